@@ -1,0 +1,38 @@
+"""rlxpy: a graph compiler and runtime for tensor models.  Everything here is imported at first use."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from rlxpy.compiler.compiled import CompiledGraph as CompiledGraph
+    from rlxpy.compiler.devices import available_backends as available_backends, backend_report as backend_report
+    from rlxpy.compiler.options import CompileOptions as CompileOptions
+    from rlxpy.compiler.session import Session as Session, compile as compile
+    from rlxpy.errors import RlxError as RlxError
+    from rlxpy.ir.builder import Builder as Builder, Value as Value
+    from rlxpy.ir.dims import sym as sym
+    from rlxpy.ir.dtypes import DType as DType
+    from rlxpy.ir.graph import Graph as Graph
+    from rlxpy.ir.op import Op as Op
+    from rlxpy.ir.text import parse as parse, show as show
+
+_HOME = {
+    "Builder": "ir.builder", "CompileOptions": "compiler.options", "CompiledGraph": "compiler.compiled", "DType": "ir.dtypes", "Graph": "ir.graph",
+    "Op": "ir.op", "RlxError": "errors", "Session": "compiler.session", "Value": "ir.builder", "available_backends": "compiler.devices",
+    "backend_report": "compiler.devices", "compile": "compiler.session", "parse": "ir.text", "show": "ir.text", "sym": "ir.dims",
+}
+__all__ = ["__version__", *_HOME]
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name not in _HOME:
+        raise AttributeError(f"module 'rlxpy' has no attribute {name!r}")
+    return getattr(import_module(f"rlxpy.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,6 @@
+"""`python -m rlxpy` is `rlx`."""
+from __future__ import annotations
+
+from rlxpy.cli import main
+
+main()

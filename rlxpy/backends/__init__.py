@@ -1,0 +1,1 @@
+"""Where graphs run.  One folder or module a backend; none knows another."""

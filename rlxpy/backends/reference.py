@@ -1,0 +1,276 @@
+"""The NumPy reference: every op's `ref` cell, run in a planned arena.  The oracle of every test, and the first tier."""
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rlxpy.errors import RlxError
+from rlxpy.extend.backend import BackendSpec, Device
+from rlxpy.extend.kernels import HostLaunch, KernelLibrary, KernelRow, KernelSearchPath
+from rlxpy.extend.plan import Plan, Space, Step
+from rlxpy.ir import refs
+from rlxpy.ir.dims import Sizes, SymDim, at, symbols
+from rlxpy.ir.dtypes import Array
+from rlxpy.ir.graph import Graph, Node, Ref
+from rlxpy.ir.op import LEAVES, Op
+from rlxpy.ir.row import OpRow
+from rlxpy.ir.types import bind
+
+FUSED_KINDS = ("elementwise", "matmul", "gated_mlp", "reduce")
+
+
+def by_ref(ins: Sequence[Array], outs: Sequence[Array], attrs: Mapping[str, Any], ref: Callable[..., Any]) -> None:
+    got = ref(*ins, **attrs)
+    for out, a in zip(outs, got if isinstance(got, tuple) else (got,), strict=True):
+        out[...] = a
+
+
+def append_rows(ins: Sequence[Array], outs: Sequence[Array], attrs: Mapping[str, Any]) -> None:
+    """kv_append: in place when the plan gave it the cache's own memory."""
+    cache, new, pos = ins
+    slot = refs.kv_slot(cache, new, pos, attrs["axis"])
+    if outs[0].ctypes.data != cache.ctypes.data:
+        outs[0][...] = cache
+    outs[0][slot] = new
+
+
+def run_chain(ins: Sequence[Array], outs: Sequence[Array], attrs: Mapping[str, Any]) -> None:
+    program, count = _program(attrs["body"])
+    values: list[Any] = [*ins, *([None] * (count - len(ins)))]
+    for f, sources, params, targets in program:
+        got = f(*(values[i] for i in sources), **params)
+        if len(targets) == 1:
+            values[targets[0]] = got
+        else:
+            for t, a in zip(targets, got, strict=True):
+                values[t] = a
+    for out, r in zip(outs, _result_slots(attrs["body"]), strict=True):
+        out[...] = values[r]
+
+
+def _slots(body: Graph) -> dict[Ref, int]:
+    """Inputs first, in their order, then every other value."""
+    slots = {n.refs[0]: k for k, n in enumerate(body.inputs)}
+    for n in body:
+        for r in n.refs:
+            slots.setdefault(r, len(slots))
+    return slots
+
+
+@lru_cache(maxsize=4096)
+def _program(body: Graph) -> tuple[tuple[tuple[Callable[..., Any], tuple[int, ...], dict[str, Any], tuple[int, ...]], ...], int]:
+    slots = _slots(body)
+    steps = tuple((n.row.ref, tuple(slots[r] for r in n.inputs), n.attrs.params(), tuple(slots[r] for r in n.refs)) for n in body if n.op is not Op.INPUT)
+    return steps, len(slots)  # type: ignore[return-value]
+
+
+@lru_cache(maxsize=4096)
+def _result_slots(body: Graph) -> tuple[int, ...]:
+    slots = _slots(body)
+    return tuple(slots[r] for r in body.outputs)
+
+
+def _launcher(row: OpRow) -> HostLaunch:
+    """Straight into the output where NumPy's own function takes it, else through a temporary."""
+    ref = row.ref
+    if isinstance(ref, np.ufunc):
+        return lambda ins, outs, attrs: ref(*ins, out=outs[0])
+    return lambda ins, outs, attrs: by_ref(ins, outs, attrs, ref)  # type: ignore[arg-type]
+
+
+def runs_ref(graph: Graph, node: Node) -> str | None:
+    """An extension without a lowering runs its own `ref`; one with a lowering is better fused."""
+    if callable(node.row.lower):
+        return "its lowering fuses"
+    return None if callable(node.row.ref) else f"{node.label} has no NumPy reference"
+
+
+SPECIAL = {Op.KV_APPEND: append_rows}
+LIBRARY = KernelLibrary("reference", (
+    *(KernelRow(op.text, op, SPECIAL.get(op) or _launcher(op.row), doc=op.row.doc) for op in Op if op not in LEAVES and op not in (Op.FUSED, Op.CUSTOM)),
+    *(KernelRow(f"fused.{kind}", Op.FUSED, run_chain, kind=kind, doc="the chain, op by op") for kind in FUSED_KINDS),
+), reference=True)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Any dtype, any shape, no compiler."""
+
+    spec: BackendSpec = BackendSpec(Device("reference"), KernelSearchPath((LIBRARY,)), runs_ref, fuses=frozenset(FUSED_KINDS))
+
+    def missing(self) -> str | None:
+        return None
+
+    def load(self, plan: Plan, params: Mapping[str, Array], *, debug: bool = False) -> NumpyGraph:
+        return NumpyGraph(plan, params, debug)
+
+
+class _Memory(NamedTuple):
+    """One call's arena and staged inputs; calls at the same time have one each."""
+
+    spaces: dict[Space, Array]
+    programs: dict[tuple[tuple[str, int], ...], _Bound]
+
+
+class _Bound(NamedTuple):
+    """A plan bound to one arena, one state and one set of sizes: nothing is left to decide."""
+
+    steps: tuple[_BoundStep, ...]
+    inputs: tuple[Array, ...]
+    outputs: tuple[Array, ...]
+    commits: tuple[tuple[Array, Array], ...]
+    version: int
+
+
+class _BoundStep(NamedTuple):
+    sizes: tuple[int, ...]  # of the symbols it mentions: equal sizes make it reusable
+    launch: Callable[..., Any]
+    ins: tuple[Array, ...]
+    outs: tuple[Array, ...]
+    attrs: dict[str, Any]
+
+
+class State:
+    """Persistent memory of one conversation, and the lock that keeps its calls apart."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.memory = np.zeros(nbytes, np.uint8)
+        self.lock = threading.Lock()
+        self.bound = _Memory({}, {})
+
+
+class NumpyGraph:
+    """Binds the plan to memory once for each set of sizes, then only calls."""
+
+    KEPT_PROGRAMS = 8
+
+    def __init__(self, plan: Plan, params: Mapping[str, Array], debug: bool) -> None:
+        self.plan, self.debug = plan, debug
+        self._graph = plan.graph
+        self._fixed: dict[int, Array] = {}
+        for n in plan.graph:
+            if n.op is Op.CONST:
+                self._fixed[plan.places[n.refs[0]].buffer] = n.attrs.value.array  # type: ignore[attr-defined]
+            elif n.op is Op.PARAM:
+                self._fixed[plan.places[n.refs[0]].buffer] = np.ascontiguousarray(params[n.name])
+        self._names = {n.name: plan.places[n.refs[0]].buffer for n in plan.graph.params}
+        self._version = 0
+        self._idle: deque[_Memory] = deque()
+        self._symbols = {s.node.id: _symbols_of(plan, s) for s in plan.steps}
+
+    def set_param(self, name: str, array: Array) -> None:
+        self._fixed[self._names[name]] = np.ascontiguousarray(array)
+        self._version += 1
+
+    def new_state(self) -> State:
+        return State(self.plan.nbytes[Space.STATE])
+
+    def run(self, inputs: Sequence[Array], sizes: Sizes, outputs: Sequence[Array], state: State | None) -> None:
+        with self._memory(state) as memory:
+            program = self._bind(memory, sizes)
+            if self.debug:
+                memory.spaces[Space.ARENA].fill(0xFF)  # NaN in every float type: a read of unwritten memory shows
+            for staged, given in zip(program.inputs, inputs, strict=True):
+                staged[...] = given
+            with np.errstate(all="ignore"):
+                for k, step in enumerate(program.steps):
+                    try:
+                        step.launch(step.ins, step.outs, step.attrs)
+                    except RlxError as e:
+                        raise e.at(self.plan.steps[k].node.where) from None
+            for out, value in zip(outputs, program.outputs, strict=True):
+                out[...] = value
+            moved = [value.copy() for value, _ in program.commits]  # all read before any is written: states may trade places
+            for value, (_, kept) in zip(moved, program.commits, strict=True):
+                kept[...] = value
+
+    @contextmanager
+    def _memory(self, state: State | None) -> Iterator[_Memory]:
+        """An idle arena, or a new one; a state keeps its own, so that what is bound to it stays bound."""
+        if state is not None and self.plan.nbytes[Space.STATE]:
+            with state.lock:
+                if not state.bound.spaces:
+                    state.bound = _Memory({**self._allocate(), Space.STATE: state.memory}, {})
+                yield state.bound
+            return
+        try:
+            memory = self._idle.pop()
+        except IndexError:
+            memory = _Memory(self._allocate(), {})
+        try:
+            yield memory
+        finally:
+            self._idle.append(memory)
+
+    def _allocate(self) -> dict[Space, Array]:
+        return {space: np.empty(self.plan.nbytes[space], np.uint8) for space in (Space.ARENA, Space.INPUT)}
+
+    def _bind(self, memory: _Memory, sizes: Sizes) -> _Bound:
+        key = tuple(sorted(sizes.items()))
+        program = memory.programs.get(key)
+        if program is None or program.version != self._version:
+            last = next(reversed(memory.programs.values()), None)
+            program = self._fresh(memory, sizes, last if last is not None and last.version == self._version else None)
+            while len(memory.programs) >= self.KEPT_PROGRAMS:
+                del memory.programs[next(iter(memory.programs))]
+            memory.programs[key] = program
+        return program
+
+    def _fresh(self, memory: _Memory, sizes: Sizes, last: _Bound | None) -> _Bound:
+        """Bind every step, taking over from the last program those whose own sizes did not change."""
+        views: dict[Ref, Array] = {}
+
+        def view(r: Ref) -> Array:
+            if r not in views:
+                views[r] = self._view(memory, r, sizes)
+            return views[r]
+
+        steps = []
+        for k, s in enumerate(self.plan.steps):
+            own = tuple(sizes[name] for name in self._symbols[s.node.id])
+            if last is not None and last.steps[k].sizes == own:
+                steps.append(last.steps[k])
+                continue
+            attrs = s.node.attrs.bind(sizes) if own else s.node.attrs
+            steps.append(_BoundStep(own, _launch_of(s), tuple(map(view, s.node.inputs)), tuple(map(view, s.node.refs)), attrs.params()))
+        graph = self._graph
+        return _Bound(tuple(steps), tuple(view(n.refs[0]) for n in graph.inputs), tuple(view(r) for r in graph.outputs),
+                      tuple((view(a), view(b)) for a, b in self.plan.commits), self._version)
+
+    def _view(self, memory: _Memory, r: Ref, sizes: Sizes) -> Array:
+        place, t = self.plan.places[r], self._graph.type(r)
+        buffer, item = self.plan.buffers[place.buffer], t.dtype.nbytes
+        shape, strides = bind(t.shape, sizes), tuple(s * item for s in bind(place.layout.strides, sizes))
+        offset = at(place.layout.offset, sizes) * item
+        if buffer.space in (Space.PARAM, Space.CONST):
+            base = self._fixed[place.buffer]
+            if shape == base.shape and place.layout.is_contiguous(t.shape):
+                return base
+            return np.lib.stride_tricks.as_strided(base.reshape(-1)[offset // item:], shape, strides, writeable=False)
+        if 0 in shape:
+            return np.empty(shape, t.dtype.numpy)
+        return np.ndarray(shape, t.dtype.numpy, memory.spaces[buffer.space], buffer.offset + offset, strides)
+
+
+def _launch_of(step: Step) -> Callable[..., Any]:
+    row = step.choice.row
+    return row.launch if row is not None and callable(row.launch) else _launcher(step.node.row)
+
+
+def _symbols_of(plan: Plan, step: Step) -> tuple[str, ...]:
+    """Symbols that a step's operands, walks and attrs mention."""
+    found: list[Any] = list(step.node.attrs.symbolic())
+    for r in (*step.node.inputs, *step.node.refs):
+        layout = plan.places[r].layout
+        found += [d for d in (*plan.graph.type(r).shape, *layout.strides, layout.offset) if isinstance(d, SymDim)]
+    names = set(symbols(found))
+    for _, g in step.node.attrs.graphs():
+        names |= set(g.symbols)
+    return tuple(sorted(names))

@@ -1,0 +1,127 @@
+"""`rlx doctor`: what works on this machine, and what to do about the rest."""
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from ctypes import CDLL
+from dataclasses import asdict, dataclass
+from importlib import import_module, metadata
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Literal
+
+import typer
+
+from rlxpy.cli.app import command
+from rlxpy.cli.report import Json, printable, show, size
+from rlxpy.settings import cache_home
+
+_COMPILERS = ("cc", "gcc", "clang")
+_COMPILER_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`verdict`: ok; absent (rlxpy works without, less well); broken (rlxpy does not work)."""
+
+    subject: str
+    verdict: Literal["ok", "absent", "broken"]
+    found: str
+    fix: str = ""
+
+
+@command()
+def doctor(as_json: Json = False) -> None:
+    """Tell what works on this machine.
+
+    Python, packages, pip, C compiler, cache, GPU libraries: each with a verdict and, where it helps, a fix.
+    Exits 1 when something that rlxpy needs is broken."""
+    findings = [check() for check in CHECKS]
+    show([asdict(f) for f in findings], "\n".join(map(_text, findings)), as_json)
+    if any(f.verdict == "broken" for f in findings):
+        raise typer.Exit(1)
+
+
+def _text(f: Finding) -> str:
+    verdict = f"{f.verdict:<7} {f.subject:<14} {printable(f.found)}"
+    return f"{verdict}\n{'':<8}fix: {f.fix}" if f.fix else verdict
+
+
+def python() -> Finding:
+    return Finding("python", "ok", f"{platform.python_version()} {sys.executable}")
+
+
+def package(name: str, fix: str, verdict: Literal["absent", "broken"], module: str = "") -> Callable[[], Finding]:
+    """A check that a distribution's module really imports; `verdict` is the word when it does not."""
+
+    def check() -> Finding:
+        try:
+            import_module(module or name)
+            return Finding(name, "ok", metadata.version(name))
+        except Exception as e:  # a broken binary wheel raises what it likes
+            return Finding(name, verdict, f"{type(e).__name__}: {e}", fix)
+
+    return check
+
+
+def library(subject: str, names: tuple[str, ...], fix: str) -> Callable[[], Finding]:
+    """A check that the system's loader opens one of these shared libraries."""
+
+    def check() -> Finding:
+        reasons = []
+        for name in names:
+            try:
+                CDLL(name)
+                return Finding(subject, "ok", name)
+            except OSError as e:
+                reasons.append(str(e))
+        return Finding(subject, "absent", reasons[0], fix)
+
+    return check
+
+
+def c_compiler() -> Finding:
+    fix = "install one (Debian: apt-get install gcc libc6-dev), or name it in CC"
+    wanted = (os.environ["CC"],) if os.environ.get("CC") else _COMPILERS
+    command = next((words for words in map(shlex.split, wanted) if words and shutil.which(words[0])), None)
+    if command is None:
+        return Finding("c compiler", "absent", f"none of {', '.join(wanted)} on PATH", fix)
+    try:
+        told = subprocess.run([*command, "--version"], capture_output=True, text=True, errors="replace",
+                              timeout=_COMPILER_SECONDS, check=True).stdout
+    except (OSError, subprocess.SubprocessError) as e:
+        return Finding("c compiler", "absent", f"{shlex.join(command)} does not run: {e}", fix)
+    return Finding("c compiler", "ok", f"{shlex.join(command)}: {told.partition(chr(10))[0]}")
+
+
+def cache() -> Finding:
+    """Writes where the cache is, or would be made, and leaves nothing."""
+    home = cache_home()
+    place = next((p for p in (home, *home.absolute().parents) if p.exists()), Path("/"))
+    try:
+        with TemporaryFile(dir=place) as f:
+            f.write(b"rlxpy")
+    except OSError as e:
+        return Finding("cache", "broken", f"{home}: {e.strerror}", "set RLX_CACHE to a folder you can write")
+    return Finding("cache", "ok", f"{home}, {size(shutil.disk_usage(place).free)} free")
+
+
+CHECKS: tuple[Callable[[], Finding], ...] = (
+    python,
+    package("numpy", "pip install numpy", "broken"),
+    package("ml_dtypes", "pip install ml_dtypes", "broken"),
+    package("jinja2", "pip install jinja2", "broken"),
+    package("tokenizers", "pip install 'rlxpy[models]'", "absent"),
+    package("pip", "python -m ensurepip", "absent"),
+    c_compiler,
+    cache,
+    package("cuda-core", "pip install 'rlxpy[cuda]'", "absent", "cuda.core"),
+    library("nvidia driver", ("libcuda.so.1",), "install NVIDIA's driver"),
+    package("hip-python", "pip install 'rlxpy[rocm]'", "absent", "hip"),
+    library("rocm runtime", ("libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6"), "install AMD's ROCm, or set LD_LIBRARY_PATH to it"),
+)

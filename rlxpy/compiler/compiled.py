@@ -1,0 +1,120 @@
+"""What compile() gives: a graph that runs, and everything one may ask about it."""
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlxpy.compiler.arrays import check_output, check_param, gather_inputs
+from rlxpy.compiler.hoist import Hoisted
+from rlxpy.compiler.options import CompileOptions
+from rlxpy.errors import InputError, nearest
+from rlxpy.extend.backend import ExecutableGraph
+from rlxpy.extend.plan import Plan, Space
+from rlxpy.fusion.pipeline import FusionReport, Report, fusion_report
+from rlxpy.ir.dims import Symbol
+from rlxpy.ir.dtypes import Array
+from rlxpy.ir.graph import Graph, Node
+from rlxpy.ir.types import bind
+
+
+class CompiledGraph:
+    """Calls may come from several threads.  Results belong to the caller; inputs are only read.
+
+    A graph with persistent state keeps one state of its own; `new_state()` gives others, one for each conversation."""
+
+    def __init__(self, source: Graph, plan: Plan, executable: ExecutableGraph, params: Mapping[str, Array], hoisted: tuple[Hoisted, ...],
+                 report: Report, options: CompileOptions, device: str, passed_over: tuple[str, ...]) -> None:
+        self.source, self.plan, self.options, self.device, self.report = source, plan, options, device, report
+        self.passed_over = passed_over  # devices asked for before this one, and why they cannot run
+        self._executable, self._hoisted = executable, hoisted
+        self._params = dict(params)
+        self._declared = {n.name: n for n in source.params}
+        self._runtime_params = {n.name for n in plan.graph.params}
+        self._state = executable.new_state()
+        self._params_lock = threading.Lock()
+
+    # ---- running
+    def run(self, *inputs: Any, sizes: Mapping[str, int] | None = None, state: Any = None, **named: Any) -> Any:
+        """Inputs by position, by name, or as one dict.  One output gives an array, several a tuple; the caller owns them.
+
+        sizes: symbols that no input's shape tells.  Raises InputError for anything that does not fit."""
+        arrays, known = gather_inputs(self.plan.graph, inputs, named, sizes or {})
+        outputs = tuple(np.empty(bind(t.shape, known), t.dtype.numpy) for t in self.plan.graph.output_types)
+        self._executable.run(arrays, known, outputs, self._state if state is None else state)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    __call__ = run
+
+    def run_into(self, outputs: Sequence[Array] | Array, *inputs: Any, sizes: Mapping[str, int] | None = None, state: Any = None, **named: Any) -> None:
+        """Like run, writing into the caller's arrays.  Nothing is written when an input or an output does not fit."""
+        arrays, known = gather_inputs(self.plan.graph, inputs, named, sizes or {})
+        given = (outputs,) if isinstance(outputs, np.ndarray) else tuple(outputs)
+        graph = self.plan.graph
+        if len(given) != len(graph.outputs):
+            raise InputError(f"{len(given)} outputs given", why=f"the graph has {len(graph.outputs)}: {', '.join(graph.output_names)}")
+        checked = [check_output(name, a, t, bind(t.shape, known)) for name, a, t in zip(graph.output_names, given, graph.output_types, strict=True)]
+        overlap = any(np.may_share_memory(a, b) for a in checked for b in arrays)
+        self._executable.run([a.copy() for a in arrays] if overlap else arrays, known, checked, self._state if state is None else state)
+
+    def new_state(self) -> Any:
+        """Fresh persistent memory: KV caches empty, counters zero."""
+        return self._executable.new_state()
+
+    def reset(self) -> None:
+        """Forget the graph's own state."""
+        self._state = self._executable.new_state()
+
+    # ---- weights
+    @property
+    def param_names(self) -> tuple[str, ...]:
+        return tuple(self._declared)
+
+    def set_param(self, name: str, value: Any) -> None:
+        """Replace a weight; everything computed from it at load is computed again.  Raises InputError."""
+        if name not in self._declared:
+            raise InputError(f"no param {name!r}", why=f"there are {len(self._declared)}", fix=f"near it: {nearest(name, list(self._declared))}")
+        with self._params_lock:
+            self._params[name] = check_param(self._declared[name], value).copy()
+            fresh = {h.name: h.compute(self._params) for h in self._hoisted if name in h.params}
+            if name in self._runtime_params:
+                fresh[name] = self._params[name]
+            for key, array in fresh.items():
+                self._executable.set_param(key, array)
+
+    # ---- asking
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return self.plan.graph.inputs
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        return self.plan.graph.output_names
+
+    @property
+    def symbols(self) -> dict[str, Symbol]:
+        return self.plan.graph.symbols
+
+    @property
+    def fusion(self) -> FusionReport:
+        return fusion_report(self.report)
+
+    def memory(self) -> dict[str, int]:
+        """Bytes needed, known before the first run: arena_nbytes at the largest sizes, weights, state, inputs."""
+        return {f"{s.value}_nbytes": self.plan.nbytes[s] for s in (Space.ARENA, Space.INPUT, Space.STATE, Space.PARAM, Space.CONST)}
+
+    def dispatch(self) -> list[dict[str, object]]:
+        """One row a launch: node, op, kernel, tier, place, user's line."""
+        return self.plan.table()
+
+    def explain(self) -> str:
+        """Device, passes, fusion, kernels and memory, for a person."""
+        lines = [f"device {self.device}", *(f"  passed over {p}" for p in self.passed_over), "passes"]
+        lines += [f"  {r.name}: {r.nodes_before} -> {r.nodes_after} nodes, {r.seconds * 1e3:.1f} ms" for r in self.report.runs]
+        lines += ["notes", *(f"  {n}" for n in self.report.notes)]
+        lines += ["launches", *(f"  {row['node']} {row['op']} : {row['type']} by {row['kernel']}" for row in self.dispatch())]
+        for s in self.plan.steps:
+            lines += [f"  {s.node.label}: {name} lost, {why}" for name, why in s.choice.lost]
+        return "\n".join([*lines, "memory", *(f"  {k} {v}" for k, v in self.memory().items())])

@@ -1,0 +1,69 @@
+"""Which backend runs a graph: the names that are known, the ones that work here, and the order of preference."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from rlxpy.backends.reference import Reference
+from rlxpy.errors import BackendMissing, InputError, nearest
+from rlxpy.extend.backend import Backend
+from rlxpy.extend.devices import Factory, registered_backends
+
+BUILT_IN: dict[str, Factory] = {"reference": Reference}  # fastest first: "auto" takes the first that works
+
+
+@dataclass(frozen=True)
+class BackendStatus:
+    """`missing` says why it cannot run here; "" when it can."""
+
+    device: str
+    missing: str
+    built_in: bool
+
+
+def known() -> dict[str, Factory]:
+    return {**registered_backends(), **BUILT_IN}
+
+
+@cache
+def _built_in(name: str) -> Backend:
+    return BUILT_IN[name]()
+
+
+def backend(name: str) -> Backend:
+    """Raises InputError for an unknown name."""
+    if name not in known():
+        raise InputError(f"no device {name!r}", why=f"there are {', '.join(known())}", fix=f"near it: {nearest(name, list(known()))}")
+    return _built_in(name) if name in BUILT_IN else known()[name]()
+
+
+def backend_report() -> tuple[BackendStatus, ...]:
+    """Every known backend, usable or not, with the reason."""
+    return tuple(BackendStatus(n, backend(n).missing() or "", n in BUILT_IN) for n in known())
+
+
+def available_backends() -> tuple[str, ...]:
+    return tuple(s.device for s in backend_report() if not s.missing)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The backend, and the sentences that say why the ones before it were passed over."""
+
+    backend: Backend
+    passed_over: tuple[str, ...] = ()
+
+
+def choose(device: str | Sequence[str]) -> Chosen:
+    """One name must work; of several the first that does; "auto" is the fastest here.  Raises BackendMissing with every reason."""
+    asked = (device,) if isinstance(device, str) else tuple(device)
+    names = tuple(n for a in asked for n in (tuple(BUILT_IN) if a == "auto" else (a,)))
+    passed: list[str] = []
+    for n in names:
+        b = backend(n)
+        why = b.missing()
+        if why is None:
+            return Chosen(b, tuple(passed))
+        passed.append(f"{n}: {why}")
+    raise BackendMissing(f"device {', '.join(asked)!r} cannot run here", why="; ".join(passed), fix=f"one of: {', '.join(available_backends())}")

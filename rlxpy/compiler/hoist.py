@@ -1,0 +1,85 @@
+"""Work that depends on weights alone is done once, at load: the graph is split into a prologue and the part that runs."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlxpy.fusion.rebuild import rebuild
+from rlxpy.ir.builder import Builder, Value
+from rlxpy.ir.dtypes import Array
+from rlxpy.ir.graph import Graph, Node, Ref
+from rlxpy.ir.op import Op
+from rlxpy.ir.refs import evaluate
+
+FIXED = frozenset({Op.PARAM, Op.CONST})
+
+
+@dataclass(frozen=True)
+class Hoisted:
+    """A value computed from `params` by `graph`, which the main graph reads as the param `name`."""
+
+    name: str
+    params: tuple[str, ...]
+    graph: Graph
+
+    def compute(self, params: Mapping[str, Array]) -> Array:
+        given = {n.id: np.asarray(params[n.name]) for n in self.graph.params}
+        with np.errstate(all="ignore"):
+            return np.ascontiguousarray(evaluate(self.graph, given)[0])
+
+
+def unpack_weights(graph: Graph) -> Graph:
+    """qmatmul becomes dequantize and matmul, so that the dequantised weights can be hoisted."""
+    return rebuild(graph, lambda b, n, xs, new: n.row.lower(*xs, **n.attrs.params()) if n.op is Op.QMATMUL else None, "unpack-weights")  # type: ignore[misc, operator]
+
+
+def hoist(graph: Graph, *, may_grow: bool) -> tuple[Graph, tuple[Hoisted, ...]]:
+    """The graph without what its weights alone decide.  Unless it `may_grow`, only values no larger than their weights are kept."""
+    fixed: dict[int, frozenset[str]] = {}  # node -> names of the params it depends on, when it depends on nothing else
+    for n in graph:
+        if n.op is Op.PARAM:
+            fixed[n.id] = frozenset({n.name})
+        elif n.op is Op.CONST:
+            fixed[n.id] = frozenset()
+        elif n.inputs and all(r.node in fixed for r in n.inputs) and not graph.symbols.keys() & {s for t in n.types for s in _names(t.shape)}:
+            fixed[n.id] = frozenset().union(*(fixed[r.node] for r in n.inputs))
+    sizes = {n.name: n.type.max_nbytes for n in graph.params}
+    wanted: dict[int, Hoisted] = {}
+    for n in graph:
+        leaves = n.id in fixed and (n.id in graph.escaping or any(u not in fixed for u in graph.users[n.id]))
+        if not leaves or not fixed[n.id] or len(n.types) > 1 or _only_views(graph, n) or n.id in graph.escaping:
+            continue
+        if may_grow or n.type.max_nbytes <= sum(sizes[p] for p in fixed[n.id]):
+            wanted[n.id] = Hoisted(f"hoisted.{len(wanted)}", tuple(sorted(fixed[n.id])), _slice_of(graph, n))
+
+    def replace(b: Builder, n: Node, xs: Sequence[Value], new: dict[Ref, Value]) -> Value | None:
+        return b.param(wanted[n.id].name, n.type.shape, n.type.dtype) if n.id in wanted else None
+
+    return (rebuild(graph, replace, "hoist") if wanted else graph), tuple(wanted.values())
+
+
+def _names(shape: tuple[object, ...]) -> set[str]:
+    return {s.name for d in shape if not isinstance(d, int) for s in d.symbols()}  # type: ignore[attr-defined]
+
+
+def _only_views(graph: Graph, n: Node) -> bool:
+    """A chain of views on one param costs nothing at run time."""
+    while n.row.view is not None:
+        n = graph[n.inputs[0]]
+    return n.op in FIXED
+
+
+def _slice_of(graph: Graph, node: Node) -> Graph:
+    """The part of the graph that computes one node."""
+    need, todo = set[int](), [node.id]
+    while todo:
+        i = todo.pop()
+        if i not in need:
+            need.add(i)
+            todo += [r.node for r in graph[i].inputs]
+    b, new = Builder("prologue"), dict[Ref, Value]()
+    for i in sorted(need):
+        new |= zip(graph[i].refs, b.copy(graph[i], [new[r] for r in graph[i].inputs]), strict=True)
+    return b.finish(new[Ref(node.id)])

@@ -1,0 +1,32 @@
+"""What a caller may ask of the compiler.  New knobs go here and nowhere else."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlxpy import settings
+from rlxpy.errors import InputError
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """Part of every cache key.
+
+    optimise             False runs the ops as they were written
+    weights              "packed" keeps quantised weights packed in memory; "dense" unpacks them once at load: faster here, larger
+    kernels              kernel libraries to use, in this order; empty is the backend's own order
+    debug                check the plan, poison the arena before each run; None follows RLX_DEBUG
+    assert_fusion_clean  raise FusionError on a near miss"""
+
+    optimise: bool = True
+    weights: str = "packed"
+    kernels: tuple[str, ...] = ()
+    debug: bool | None = None
+    assert_fusion_clean: bool = False
+
+    def __post_init__(self) -> None:
+        if self.weights not in ("packed", "dense"):
+            raise InputError(f"weights={self.weights!r}", why="it is packed or dense")
+
+    @property
+    def checks(self) -> bool:
+        return bool(settings.setting("debug")) if self.debug is None else self.debug

@@ -1,0 +1,59 @@
+"""Every error rlxpy raises on purpose.
+
+RlxError
+├── BuildError                 a graph that cannot mean anything (arity, shape, dtype, attrs)
+│   └── CustomOpError          an extension op: AlreadyRegistered, NotRegistered, ArityMismatch
+├── InputError                 what the caller passed to a compiled graph or a command (shape, dtype, option, file)
+│   └── IndexOutOfRange        also an IndexError: a gather outside its axis
+├── VerifyError                a pass broke an invariant: a bug in the pass, never the user's
+├── LegaliseError              no kernel, decomposition or fallback fits a node on this backend (all reasons)
+├── CompileError               the C / HIP / CUDA compiler refused generated source (log attached)
+├── LoadError                  weights: a damaged or foreign file (GgufError, SafetensorsError)
+├── BackendMissing             the backend exists but this machine cannot run it
+├── NonDifferentiableError     no gradient rule and nothing to differentiate instead
+├── FusionError                `assert_fusion_clean` met a near miss
+└── RegistryError              two things claim one name
+"""
+from __future__ import annotations
+
+
+class RlxError(Exception):
+    """What happened, where (the user's line or the node's text), why (two concrete values), how to fix it."""
+
+    def __init__(self, what: str, *, where: str = "", why: str = "", fix: str = "") -> None:
+        self.what, self.where, self.why, self.fix = what, where, why, fix
+        labelled = (("at", where), ("because", why), ("try", fix))
+        super().__init__("\n".join([what, *(f"  {label}: {text}" for label, text in labelled if text)]))
+
+    def at(self, where: str, *, prefix: str = "") -> RlxError:
+        """The same error with a place, for rules that know what is wrong but not whose line it is."""
+        return type(self)(f"{prefix}{self.what}", where=self.where or where, why=self.why, fix=self.fix)
+
+    def to_json(self) -> dict[str, str]:
+        return {"error": type(self).__name__, "what": self.what, "where": self.where, "why": self.why, "fix": self.fix}
+
+
+class BuildError(RlxError): ...
+class CustomOpError(BuildError): ...
+class AlreadyRegistered(CustomOpError): ...
+class NotRegistered(CustomOpError): ...
+class ArityMismatch(CustomOpError): ...
+class InputError(RlxError): ...
+class IndexOutOfRange(InputError, IndexError): ...
+class VerifyError(RlxError): ...
+class LegaliseError(RlxError): ...
+class CompileError(RlxError): ...
+class LoadError(RlxError): ...
+class GgufError(LoadError): ...
+class SafetensorsError(LoadError): ...
+class BackendMissing(RlxError): ...
+class NonDifferentiableError(RlxError): ...
+class FusionError(RlxError): ...
+class RegistryError(RlxError): ...
+
+
+def nearest(name: str, known: list[str] | tuple[str, ...], count: int = 3) -> str:
+    """Known names closest to a mistyped one, as text for an error's `fix`; "none" when nothing is near."""
+    from difflib import get_close_matches
+
+    return ", ".join(get_close_matches(name, known, count, 0.5)) or "none"

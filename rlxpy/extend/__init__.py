@@ -1,0 +1,1 @@
+"""The surface for downstream packages: `from rlxpy.extend import *`."""

@@ -1,0 +1,79 @@
+"""What a backend promises.  The compiler sees only this; it never imports a backend."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from rlxpy.extend.kernels import Choice, KernelSearchPath, Refusal
+from rlxpy.extend.plan import Plan
+from rlxpy.ir.dims import Sizes
+from rlxpy.ir.dtypes import Array
+from rlxpy.ir.graph import Graph, Node
+
+
+@dataclass(frozen=True)
+class Device:
+    """A place to run, by an open name: "reference", "cpu", "rocm", or a downstream package's own."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class BackendSpec:
+    """The compiler's whole view of a backend.
+
+    kernels   rows it serves, by search path
+    native    why its own generator cannot take a node, None when it can; absent when it has no generator
+    fuses     kinds of fused node worth making for it
+    host_tier whether a node nobody takes may run in NumPy, staged and reported
+    views     whether kernels read strided operands, so that movement ops cost nothing"""
+
+    device: Device
+    kernels: KernelSearchPath
+    native: Any = None  # Callable[[Graph, Node], str | None]
+    fuses: frozenset[str] = frozenset()
+    host: KernelSearchPath | None = None
+    views: bool = True
+    align_nbytes: int = 64
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def verdict(self, graph: Graph, node: Node) -> Choice | Refusal:
+        """A kernel row if one accepts the node, else the generator, else every reason why not."""
+        choice = self.kernels.resolve(graph, node, self.facts)
+        if isinstance(choice, Choice) or self.native is None:
+            return choice
+        why = self.native(graph, node)
+        return Choice(None, tier="native") if why is None else Refusal((*choice.reasons, f"{self.device} generator: {why}"))
+
+    def host_choice(self, graph: Graph, node: Node) -> Choice | None:
+        """The host tier's row for a node that nothing else takes."""
+        choice = self.host.resolve(graph, node, self.facts) if self.host else None
+        return Choice(choice.row, choice.library, "host", choice.lost) if isinstance(choice, Choice) else None
+
+
+@runtime_checkable
+class ExecutableGraph(Protocol):
+    """A plan with weights.  Calls may come from several threads at once; a state belongs to one call at a time."""
+
+    def set_param(self, name: str, array: Array) -> None: ...
+
+    def new_state(self) -> Any:
+        """Fresh persistent memory: every STATE leaf zero."""
+
+    def run(self, inputs: Sequence[Array], sizes: Sizes, outputs: Sequence[Array], state: Any) -> None:
+        """Fill `outputs`, arrays of the right shape and type; nothing else of the arena escapes."""
+
+
+@runtime_checkable
+class Backend(Protocol):
+    @property
+    def spec(self) -> BackendSpec: ...
+
+    def missing(self) -> str | None:
+        """Why this machine cannot run the backend; None when it can.  Never raises."""
+
+    def load(self, plan: Plan, params: Mapping[str, Array], *, debug: bool = False) -> ExecutableGraph: ...

@@ -1,0 +1,72 @@
+"""A plan: a legal graph, an order to run it in, and a place for every value.  Data; fusion/plan.py makes it, backends run it."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from rlxpy.extend.kernels import Choice
+from rlxpy.ir.graph import Graph, Node, Ref
+from rlxpy.ir.layout import Layout
+
+
+class Space(Enum):
+    """Where a buffer's bytes come from and how long they live."""
+
+    ARENA = "arena"    # scratch of one run; offsets are shared by values that are never alive together
+    INPUT = "input"    # staged copies of what the caller passed
+    STATE = "state"    # lives from run to run
+    PARAM = "param"    # weights, one buffer each
+    CONST = "const"    # literals, one buffer each
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """`offset` and `nbytes` count bytes from the start of the space; first and last are the node ids that need it."""
+
+    space: Space
+    offset: int
+    nbytes: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one value lies; several values may share a buffer (views, in-place updates)."""
+
+    buffer: int
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class Step:
+    """One launch.  `scratch` is a buffer of its own, or -1."""
+
+    node: Node
+    choice: Choice
+    scratch: int = -1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`commits` are copies made after the last step: (new value, state) pairs that could not be computed in place."""
+
+    graph: Graph
+    steps: tuple[Step, ...]
+    buffers: tuple[Buffer, ...]
+    places: Mapping[Ref, Place]
+    commits: tuple[tuple[Ref, Ref], ...]
+    nbytes: Mapping[Space, int]
+
+    @property
+    def arena_nbytes(self) -> int:
+        return self.nbytes[Space.ARENA]
+
+    def buffer(self, ref: Ref) -> Buffer:
+        return self.buffers[self.places[ref].buffer]
+
+    def table(self) -> list[dict[str, object]]:
+        """One row a launch, for reports."""
+        return [{"node": f"%{s.node.id}", "op": s.node.label, "type": str(s.node.type), "kernel": s.choice.name, "tier": s.choice.tier,
+                 "offset": self.buffer(s.node.refs[0]).offset, "nbytes": self.buffer(s.node.refs[0]).nbytes, "where": s.node.where} for s in self.steps]

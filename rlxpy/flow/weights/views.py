@@ -1,0 +1,65 @@
+"""Views of a source: other names, rows in another order; nothing is copied until a changed tensor is read."""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rlxpy.errors import LoadError
+from rlxpy.flow.weights.source import Weight, WeightSource, unknown_name
+from rlxpy.ir.dtypes import Array
+
+
+@dataclass(frozen=True)
+class Renamed:
+    """The tensors of `source` under new names: exactly those of `mapping` (new name: old name).
+
+    changed: by new name, what happens to a stored array when it is read.  Raises LoadError when `source` lacks an old name."""
+
+    source: WeightSource
+    mapping: Mapping[str, str]
+    changed: Mapping[str, Callable[[Array], Array]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for old in self.mapping.values():
+            if old not in self.source:
+                raise unknown_name(old, self.source)
+
+    @property
+    def path(self) -> Path | None:
+        return self.source.path
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        return self.source.metadata
+
+    def names(self) -> list[str]:
+        return list(self.mapping)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.mapping
+
+    def __getitem__(self, name: str) -> Weight:
+        if name not in self.mapping:
+            raise unknown_name(name, self)
+        weight = self.source[self.mapping[name]]
+        if name not in self.changed:
+            return replace(weight, name=name)
+        change = self.changed[name]
+        return replace(weight, name=name, read=lambda: change(weight.array()))
+
+    def close(self) -> None:
+        self.source.close()
+
+
+def unpermute_rope_rows(array: Array, heads: int) -> Array:
+    """Rows of a query or key projection from neighbour pairs (GGUF's llama) to halves (Hugging Face), per head.  Copies.
+
+    array: [heads * head_dim, ...], plain or packed; heads: those of this tensor, so the key/value count for keys.  Raises LoadError
+    unless heads of an even size divide the rows.  Su et al. 2021, arXiv:2104.09864; llama.cpp's LlamaModel.permute is the inverse."""
+    rows = array.shape[0] if array.ndim else 0
+    if heads < 1 or rows % (2 * heads):
+        raise LoadError(f"{rows} rows for {heads} heads of rotated pairs", why=f"{rows} is no multiple of {2 * heads}")
+    pairs = array.reshape(heads, rows // (2 * heads), 2, *array.shape[1:])
+    return pairs.swapaxes(1, 2).reshape(array.shape)

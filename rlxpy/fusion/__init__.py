@@ -1,0 +1,1 @@
+"""Passes from graph to graph, and the plan they end in."""

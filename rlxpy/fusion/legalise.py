@@ -1,0 +1,94 @@
+"""Make every node one the backend takes: keep it, lower it, or give it to the host tier; or say all the reasons why not."""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rlxpy.errors import LegaliseError
+from rlxpy.extend.backend import BackendSpec
+from rlxpy.extend.kernels import Choice, Refusal
+from rlxpy.extend.passes import Note, NotingPass, note
+from rlxpy.fusion.rebuild import rebuild
+from rlxpy.ir.builder import Builder, Value
+from rlxpy.ir.graph import Graph, Node, Ref
+from rlxpy.ir.op import LEAVES, Op
+from rlxpy.ir.types import TensorType
+
+
+class Verdicts:
+    """A spec's answers, asked once for each op, attrs and types: a model repeats its layers."""
+
+    def __init__(self, spec: BackendSpec) -> None:
+        self.spec, self._seen = spec, dict[Any, Choice | Refusal]()
+
+    def __call__(self, graph: Graph, node: Node) -> Choice | Refusal:
+        key = (node.op, node.attrs, node.types, tuple(graph.type(r) for r in node.inputs))
+        if key not in self._seen:
+            self._seen[key] = self.spec.verdict(graph, node)
+        return self._seen[key]
+
+
+@dataclass(frozen=True)
+class LowerExtensions(NotingPass):
+    """Extension ops without a kernel here become plain ops, before fusion, so that they truly fuse."""
+
+    spec: BackendSpec
+    name: str = "lower-extensions"
+
+    def noted(self, graph: Graph) -> tuple[Graph, tuple[Note, ...]]:
+        return _lower(graph, lambda n: n.op is Op.CUSTOM, self.spec, self.name)
+
+
+@dataclass(frozen=True)
+class Legalise(NotingPass):
+    """Lowering repeats until nothing is refused: every step is to simpler ops."""
+
+    spec: BackendSpec
+    name: str = "legalise"
+    idempotent: ClassVar[bool] = True
+
+    def noted(self, graph: Graph) -> tuple[Graph, tuple[Note, ...]]:
+        return _lower(graph, lambda n: True, self.spec, self.name)
+
+
+def _lower(graph: Graph, concerned: Callable[[Node], bool], spec: BackendSpec, name: str) -> tuple[Graph, tuple[Note, ...]]:
+    verdicts, notes = Verdicts(spec), list[Note]()
+    while True:
+        refused = {n.id: v for n in graph if n.op not in LEAVES and concerned(n) and isinstance(v := verdicts(graph, n), Refusal)}
+        if not refused:
+            return graph, tuple(notes)
+        missing = [(graph[i], why) for i, why in refused.items() if not callable(graph[i].row.lower) and spec.host_choice(graph, graph[i]) is None]
+        if missing:
+            raise _missing(spec, missing)
+        lowered = _lower_once(graph, refused, name, notes)
+        if lowered is graph:  # what is left runs on the host tier
+            notes += [note(name, "host", graph[i].label, graph[i], "; ".join(why.reasons)) for i, why in refused.items()]
+            return graph, tuple(notes)
+        graph = lowered
+
+
+def _lower_once(graph: Graph, refused: dict[int, Refusal], name: str, notes: list[Note]) -> Graph:
+    def replace(b: Builder, n: Node, xs: Sequence[Value], new: dict[Ref, Value]) -> Any:
+        if n.id not in refused or not callable(n.row.lower):
+            return None
+        notes.append(note(name, "lowered", n.label, n, "; ".join(refused[n.id].reasons)))
+        return _checked(n, n.row.lower(*xs, **n.attrs.params()))
+
+    return rebuild(graph, replace, name)
+
+
+def _checked(node: Node, made: Any) -> Any:
+    """A lowering that gives another type than the op promised is caught where it happens."""
+    types: tuple[TensorType, ...] = tuple(v.type for v in (made if isinstance(made, tuple) else (made,)))
+    if types != node.types:
+        raise LegaliseError(f"lower of {node.label} gives {', '.join(map(str, types))}", where=node.where,
+                            why=f"its row promises {', '.join(map(str, node.types))}", fix="make `lower` and the shape and dtype rules agree")
+    return made
+
+
+def _missing(spec: BackendSpec, missing: list[tuple[Node, Refusal]]) -> LegaliseError:
+    """All of them at once, so that one look tells what a backend lacks."""
+    lines = [f"{n.label} : {n.type} at {n.where}: {'; '.join(why.reasons)}" for n, why in missing]
+    return LegaliseError(f"{spec.device} cannot run {len(missing)} node{'s' * (len(missing) > 1)}", where=missing[0][0].where, why="\n    ".join(lines),
+                         fix="add a kernel row or a `lower` cell for the op, or allow the host tier")

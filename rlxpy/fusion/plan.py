@@ -1,0 +1,184 @@
+"""Give every value a place: views share, in-place updates take over, the rest is packed into one arena.  Pure and near-linear."""
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, insort
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from rlxpy.errors import LegaliseError
+from rlxpy.extend.backend import BackendSpec
+from rlxpy.extend.kernels import Choice
+from rlxpy.extend.plan import Buffer, Place, Plan, Space, Step
+from rlxpy.fusion.legalise import Verdicts
+from rlxpy.ir.graph import Graph, Node, Ref
+from rlxpy.ir.layout import ViewArgs, row_major
+from rlxpy.ir.op import LEAVES, Op
+
+SPACE = {Op.INPUT: Space.INPUT, Op.PARAM: Space.PARAM, Op.STATE: Space.STATE, Op.CONST: Space.CONST}
+
+
+def plan(graph: Graph, spec: BackendSpec) -> Plan:
+    """Raises LegaliseError for a node that nothing serves: run the pipeline first."""
+    verdicts, last_use = Verdicts(spec), last_uses(graph)
+    layout = _Layouter(graph, spec, last_use)
+    steps = []
+    for n in graph:
+        if n.op in LEAVES:
+            layout.leaf(n)
+        elif not layout.view(n):
+            choice = verdicts(graph, n)
+            if not isinstance(choice, Choice):
+                choice = spec.host_choice(graph, n) or _refused(spec, n, choice.reasons)
+            layout.result(n)
+            steps.append(Step(n, choice, layout.scratch(n, choice)))
+    buffers, nbytes = pack(layout.buffers, spec.align_nbytes)
+    return Plan(graph, tuple(steps), buffers, layout.places, _commits(graph, layout.places), nbytes)
+
+
+def _refused(spec: BackendSpec, n: Node, reasons: tuple[str, ...]) -> Choice:
+    raise LegaliseError(f"{spec.device} cannot run {n.label} : {n.type}", where=n.where, why="; ".join(reasons), fix="legalise the graph before planning it")
+
+
+def last_uses(graph: Graph) -> dict[Ref, int]:
+    """The last node that needs each value's bytes, through views too; len(graph) for what must outlive the run."""
+    end = len(graph)
+    last: dict[Ref, int] = dict.fromkeys(graph.results, end)
+    for n in reversed(graph.nodes):
+        reach = max((last.get(r, n.id) for r in n.refs), default=n.id) if n.row.view else n.id
+        for r in n.inputs:
+            last[r] = max(last.get(r, -1), reach)
+    return last
+
+
+@dataclass
+class _Layouter:
+    """Assigns buffers and layouts in execution order."""
+
+    graph: Graph
+    spec: BackendSpec
+    last_use: Mapping[Ref, int]
+    places: dict[Ref, Place] = field(default_factory=dict)
+    buffers: list[Buffer] = field(default_factory=list)
+
+    def leaf(self, n: Node) -> None:
+        self._fresh(n.refs[0], SPACE[n.op], n.id)
+
+    def view(self, n: Node) -> bool:
+        """Place a movement op's result on its input's bytes, if there is a walk that says it."""
+        if n.row.view is None or not self.spec.views:
+            return False
+        source = self.places[n.inputs[0]]
+        layout = n.row.view(ViewArgs(source.layout, self.graph.type(n.inputs[0]), n.type, n.attrs.params()))
+        if layout is None:
+            return False
+        self._share(n.refs[0], Place(source.buffer, layout))
+        return True
+
+    def result(self, n: Node) -> None:
+        taken = n.row.inplace
+        if taken is not None and self._may_take_over(n, n.inputs[taken]):
+            self._share(n.refs[0], self.places[n.inputs[taken]])
+            return
+        for r in n.refs:
+            self._fresh(r, Space.ARENA, n.id)
+
+    def scratch(self, n: Node, choice: Choice) -> int:
+        size = choice.row.scratch_nbytes if choice.row else None
+        nbytes = size(n.attrs.params()) if size else 0
+        if not nbytes:
+            return -1
+        self.buffers.append(Buffer(Space.ARENA, 0, nbytes, n.id, n.id))
+        return len(self.buffers) - 1
+
+    def _may_take_over(self, n: Node, r: Ref) -> bool:
+        """Nothing reads the old value later, it is ours to write, and it is the whole of its buffer."""
+        place = self.places[r]
+        buffer = self.buffers[place.buffer]
+        ours = buffer.space is Space.ARENA or (buffer.space is Space.STATE and any(self.places[s].buffer == place.buffer for s, _ in self.graph.updates))
+        return ours and buffer.last <= n.id and place.layout == row_major(n.types[0].shape)
+
+    def _fresh(self, r: Ref, space: Space, first: int) -> None:
+        t = self.graph.type(r)
+        self.places[r] = Place(len(self.buffers), row_major(t.shape))
+        self.buffers.append(Buffer(space, 0, t.max_nbytes, first, self.last_use.get(r, first)))
+
+    def _share(self, r: Ref, place: Place) -> None:
+        self.places[r] = place
+        buffer = self.buffers[place.buffer]
+        self.buffers[place.buffer] = replace(buffer, last=max(buffer.last, self.last_use.get(r, buffer.last)))
+
+
+def _commits(graph: Graph, places: Mapping[Ref, Place]) -> tuple[tuple[Ref, Ref], ...]:
+    return tuple((new, state) for state, new in graph.updates if places[new] != places[state])
+
+
+# ---- packing -------------------------------------------------------------------------------------------------------
+def pack(buffers: list[Buffer], align: int) -> tuple[tuple[Buffer, ...], dict[Space, int]]:
+    """Offsets.  Arena buffers share by lifetime, inputs and states lie one after the other, params and consts stand alone."""
+    out, nbytes = list(buffers), dict.fromkeys(Space, 0)
+    arena, dying = _FreeList(), list[tuple[int, int]]()
+    for i, b in enumerate(buffers):
+        size = up(b.nbytes, align)
+        if b.space is Space.ARENA:
+            while dying and dying[0][0] < b.first:
+                dead = out[heapq.heappop(dying)[1]]
+                arena.free(dead.offset, up(dead.nbytes, align))
+            out[i] = replace(b, offset=arena.take(size))
+            heapq.heappush(dying, (b.last, i))
+        elif b.space in (Space.INPUT, Space.STATE):
+            out[i] = replace(b, offset=nbytes[b.space])
+        nbytes[b.space] += size if b.space is not Space.ARENA else 0
+    return tuple(out), {**nbytes, Space.ARENA: arena.top}
+
+
+def up(n: int, align: int) -> int:
+    return -(-n // align) * align
+
+
+class _FreeList:
+    """Best fit with coalescing; every operation is a bisect."""
+
+    def __init__(self) -> None:
+        self.top = 0
+        self._sizes: list[tuple[int, int]] = []  # (size, offset), sorted
+        self._starts: dict[int, int] = {}        # offset -> size
+        self._ends: dict[int, int] = {}          # end -> offset
+
+    def take(self, size: int) -> int:
+        if size == 0:
+            return 0
+        at = bisect_left(self._sizes, (size, -1))
+        if at < len(self._sizes):
+            have, offset = self._sizes[at]
+            self._drop(offset, have)
+            if have > size:
+                self._add(offset + size, have - size)
+            return offset
+        offset = self.top
+        if self.top in self._ends:  # a free block touches the top: grow it
+            offset = self._ends[self.top]
+            self._drop(offset, self._starts[offset])
+        self.top = offset + size
+        return offset
+
+    def free(self, offset: int, size: int) -> None:
+        if size == 0:
+            return
+        if offset in self._ends:
+            before = self._ends[offset]
+            size += self._starts[before]
+            self._drop(before, self._starts[before])
+            offset = before
+        if (after := self._starts.get(offset + size)) is not None:
+            self._drop(offset + size, after)
+            size += after
+        self._add(offset, size)
+
+    def _add(self, offset: int, size: int) -> None:
+        insort(self._sizes, (size, offset))
+        self._starts[offset], self._ends[offset + size] = size, offset
+
+    def _drop(self, offset: int, size: int) -> None:
+        del self._sizes[bisect_left(self._sizes, (size, offset))]
+        del self._starts[offset], self._ends[offset + size]

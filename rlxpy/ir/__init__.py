@@ -1,0 +1,1 @@
+"""The intermediate representation: what ops mean and what graphs are."""

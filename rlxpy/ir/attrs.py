@@ -1,0 +1,236 @@
+"""Parameters of ops: frozen dataclasses, hashable, bound to concrete sizes, written as text and read back."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from rlxpy.errors import BuildError
+from rlxpy.ir.constant import Constant
+from rlxpy.ir.dims import Dim, Shape, Sizes, SymDim, at
+from rlxpy.ir.dtypes import DType, dtype
+
+if TYPE_CHECKING:
+    from rlxpy.ir.graph import Graph
+
+
+@dataclass(frozen=True)
+class Attrs:
+    """Base of every op's parameters; no parameters by default."""
+
+    def params(self) -> dict[str, Any]:
+        """The keywords every cell of the row is called with."""
+        return {name: getattr(self, name) for name in field_types(type(self))}
+
+    def graphs(self) -> Iterator[tuple[str, Graph]]:
+        """Sub-graphs by field name."""
+        for name, kind in field_types(type(self)).items():
+            if kind == "Graph":
+                yield name, getattr(self, name)
+
+    def symbolic(self) -> Iterator[Dim]:
+        """Every symbolic size that a field mentions."""
+        for value in self.params().values():
+            for v in value if isinstance(value, tuple) else (value,):
+                if isinstance(v, SymDim):
+                    yield v
+
+    def bind(self, sizes: Sizes) -> Attrs:
+        """The same parameters with every symbolic size made concrete, in sub-graphs too."""
+        changed = {k: _bind(v, sizes) for k, v in self.params().items()}
+        return replace(self, **changed) if changed else self
+
+
+def _bind(value: Any, sizes: Sizes) -> Any:
+    if isinstance(value, SymDim):
+        return at(value, sizes)
+    if isinstance(value, tuple):
+        return tuple(_bind(v, sizes) for v in value)
+    return value.bind(sizes) if hasattr(value, "bind") else value
+
+
+_FIELD_TYPES: dict[type[Attrs], dict[str, str]] = {}
+
+
+def field_types(cls: type[Attrs]) -> dict[str, str]:
+    """Field name to the text of its annotation, which also names its codec in ir/text.py."""
+    if cls not in _FIELD_TYPES:
+        _FIELD_TYPES[cls] = {f.name: f.type if isinstance(f.type, str) else f.type.__name__ for f in fields(cls)}
+    return _FIELD_TYPES[cls]
+
+
+@dataclass(frozen=True)
+class Named(Attrs):
+    name: str
+
+
+@dataclass(frozen=True)
+class Literal(Attrs):
+    value: Constant
+
+
+@dataclass(frozen=True)
+class Index(Attrs):
+    """A ramp along one axis of `shape`."""
+
+    shape: Shape
+    axis: int
+    to: DType
+
+
+@dataclass(frozen=True)
+class Size(Attrs):
+    dim: Dim
+
+
+@dataclass(frozen=True)
+class Axes(Attrs):
+    axes: tuple[int, ...]
+    keep: bool = False
+
+
+@dataclass(frozen=True)
+class Flip(Attrs):
+    axes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Axis(Attrs):
+    axis: int = -1
+
+
+@dataclass(frozen=True)
+class KeepAxis(Attrs):
+    axis: int = -1
+    keep: bool = False
+
+
+@dataclass(frozen=True)
+class Sorting(Attrs):
+    axis: int = -1
+    descending: bool = False
+
+
+@dataclass(frozen=True)
+class TopK(Attrs):
+    k: int
+    axis: int = -1
+
+
+@dataclass(frozen=True)
+class Cast(Attrs):
+    to: DType
+
+
+@dataclass(frozen=True)
+class Sized(Attrs):
+    shape: Shape
+
+
+@dataclass(frozen=True)
+class Perm(Attrs):
+    perm: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Slice(Attrs):
+    """Per axis start (inclusive), stop (exclusive) and positive step; sizes are the dims they cut."""
+
+    start: Shape
+    stop: Shape
+    step: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Pad(Attrs):
+    low: Shape
+    high: Shape
+    value: float = 0.0
+
+
+@dataclass(frozen=True)
+class Eps(Attrs):
+    """Normalisation over the last axis."""
+
+    eps: float
+
+
+@dataclass(frozen=True)
+class Attend(Attrs):
+    """mask: "none", "causal" or "window" (causal, of `window` keys counting the query itself); softcap 0 is off."""
+
+    scale: float
+    mask: str = "none"
+    window: int = 0
+    softcap: float = 0.0
+
+
+@dataclass(frozen=True)
+class Rope(Attrs):
+    """style "half" pairs channel i with i + dims/2, "interleaved" pairs 2i with 2i+1; the first `dims` channels rotate (0: all)."""
+
+    theta: float = 10_000.0
+    style: str = "half"
+    dims: int = 0
+
+
+@dataclass(frozen=True)
+class Packed(Attrs):
+    """A matrix stored in a quantisation encoding; `shape` is the logical one."""
+
+    encoding: str
+    shape: Shape
+
+
+@dataclass(frozen=True)
+class Fused(Attrs):
+    """`body` is the chain of plain ops this node stands for: its documentation, its fallback and its oracle."""
+
+    kind: str
+    body: Graph
+
+
+@dataclass(frozen=True)
+class Custom(Attrs):
+    """An extension op by name, with its own typed attrs."""
+
+    name: str
+    given: Attrs
+
+    def params(self) -> dict[str, Any]:
+        return self.given.params()
+
+    def graphs(self) -> Iterator[tuple[str, Graph]]:
+        return self.given.graphs()
+
+    def bind(self, sizes: Sizes) -> Attrs:
+        return replace(self, given=self.given.bind(sizes))
+
+
+def make(cls: type[Attrs], op: str, given: Mapping[str, Any]) -> Attrs:
+    """Attrs from keywords.  Raises BuildError naming what is missing or unknown."""
+    known = field_types(cls)
+    try:
+        return cls(**{k: _CONVERT.get(known.get(k, ""), _same)(v) for k, v in given.items()})
+    except (TypeError, ValueError) as e:
+        unknown = [k for k in given if k not in known]
+        why = f"{op} has no parameter {', '.join(unknown)}" if unknown else str(e).partition("() ")[2] or str(e)
+        raise BuildError(f"{op}: wrong parameters", why=why, fix=f"parameters are: {', '.join(f'{k}: {t}' for k, t in known.items()) or 'none'}") from None
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _shape(value: Any) -> Shape:
+    return (value,) if isinstance(value, (int, SymDim)) else tuple(v if isinstance(v, SymDim) else int(v) for v in value)
+
+
+def _ints(value: Any) -> tuple[int, ...]:
+    return (int(value),) if isinstance(value, int) else tuple(int(v) for v in value)
+
+
+_CONVERT: dict[str, Callable[[Any], Any]] = {
+    "DType": dtype, "Shape": _shape, "tuple[int, ...]": _ints, "float": float, "int": int, "bool": bool, "str": str,
+    "Constant": lambda v: v if isinstance(v, Constant) else Constant(v),
+}

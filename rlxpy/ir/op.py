@@ -1,0 +1,221 @@
+"""THE op table.  One row is the whole definition of a built-in op; nothing else names it.  Columns: ir/row.py."""
+from __future__ import annotations
+
+from enum import Enum, unique
+from typing import Any
+
+import numpy as np
+
+from rlxpy.ir import attrs as A, layout, lowerings, refs, shapes as S
+from rlxpy.ir.row import (
+    ANYTHING,
+    BITS,
+    BOOL,
+    FLOAT,
+    INDEX,
+    INTEGER,
+    INTEGER_OUTPUT,
+    LEAF,
+    NUMBER,
+    PRIMITIVE,
+    REAL,
+    Cell,
+    OpRow,
+    Why,
+)
+
+COMMUTATIVE = {np.add, np.multiply, np.maximum, np.minimum, np.equal, np.not_equal, np.logical_and, np.logical_or, np.logical_xor,
+               np.bitwise_and, np.bitwise_or, np.bitwise_xor}
+
+
+def unary(ref: Any, scalar: str, dtypes: Any = FLOAT, *, lower: Cell = PRIMITIVE, doc: str = "") -> OpRow:
+    return OpRow(1, S.first, S.same, refs.lifted(ref) if dtypes is FLOAT else ref, scalar, lower=lower, dtypes=(dtypes,), doc=doc)
+
+
+def binary(ref: Any, scalar: str, dtypes: Any = NUMBER, doc: str = "") -> OpRow:
+    return OpRow(2, S.spread, S.same, refs.lifted(ref), scalar, dtypes=(dtypes,), commutes=ref in COMMUTATIVE, doc=doc)
+
+
+def compare(ref: Any, scalar: str, dtypes: Any = ANYTHING) -> OpRow:
+    return OpRow(2, S.spread, S.boolean, ref, scalar, vjp=INTEGER_OUTPUT, jvp=INTEGER_OUTPUT, dtypes=(dtypes,), commutes=ref in COMMUTATIVE)
+
+
+def predicate(ref: Any, scalar: str) -> OpRow:
+    return OpRow(1, S.first, S.boolean, ref, scalar, vjp=INTEGER_OUTPUT, jvp=INTEGER_OUTPUT, dtypes=(FLOAT,))
+
+
+def bits(arity: int, ref: Any, scalar: str, dtypes: Any = BITS) -> OpRow:
+    return OpRow(arity, S.spread, S.same, ref, scalar, vjp=INTEGER_OUTPUT, jvp=INTEGER_OUTPUT, dtypes=(dtypes,), commutes=ref in COMMUTATIVE)
+
+
+def reduction(ref: Any, dtypes: Any = NUMBER, shape: Any = S.reduced, vjp: Cell = None, doc: str = "") -> OpRow:
+    return OpRow(1, shape, S.same, refs.reduce_with(ref), vjp=vjp, jvp=vjp, dtypes=(dtypes,), attrs=A.Axes, doc=doc)
+
+
+def extreme_index(ref: Any, doc: str) -> OpRow:
+    return OpRow(1, S.reduced_one, S.index, refs.arg_with(ref), vjp=INTEGER_OUTPUT, jvp=INTEGER_OUTPUT, dtypes=(REAL,), attrs=A.KeepAxis, doc=doc)
+
+
+def leaf(attrs: Any, ref: Any = LEAF, shape: Any = S.first, dtype: Any = S.same, doc: str = "") -> OpRow:
+    return OpRow(0, shape, dtype, ref, vjp=LEAF, jvp=LEAF, vmap=LEAF, lower=LEAF, attrs=attrs, doc=doc)
+
+
+def movement(attrs: Any, shape: Any, ref: Any, view: Any = None, doc: str = "") -> OpRow:
+    return OpRow(1, shape, S.of_first, ref, attrs=attrs, view=view, doc=doc)
+
+
+@unique
+class Op(Enum):
+    # leaves: the type is given, not inferred
+    INPUT = leaf(A.Named, doc="what the caller passes to run()")
+    PARAM = leaf(A.Named, doc="a weight, loaded once")
+    STATE = leaf(A.Named, doc="memory that lives from one run to the next; zero at first")
+    CONST = leaf(A.Literal, refs.literal, doc="an array written into the graph")
+    IOTA = leaf(A.Index, refs.iota, S.filled, S.asked, doc="0, 1, 2, .. along one axis")
+    SIZE = leaf(A.Size, lambda dim: np.asarray(dim, np.int64), S.scalar, S.index, doc="a symbolic size as an i64 scalar")
+
+    # elementwise, one input
+    NEG = unary(np.negative, "(-{0})", NUMBER)
+    ABS = unary(np.abs, "rlx_abs({0})", REAL)
+    SIGN = unary(np.sign, "rlx_sign({0})", REAL)
+    SQUARE = unary(np.square, "({0}*{0})", NUMBER)
+    RECIP = unary(refs.recip, "(1/{0})")
+    SQRT = unary(np.sqrt, "rlx_sqrt({0})")
+    RSQRT = unary(refs.rsqrt, "(1/rlx_sqrt({0}))")
+    EXP = unary(np.exp, "rlx_exp({0})")
+    EXP2 = unary(np.exp2, "rlx_exp2({0})")
+    EXPM1 = unary(np.expm1, "rlx_expm1({0})")
+    LOG = unary(np.log, "rlx_log({0})")
+    LOG2 = unary(np.log2, "rlx_log2({0})")
+    LOG1P = unary(np.log1p, "rlx_log1p({0})")
+    SIN = unary(np.sin, "rlx_sin({0})")
+    COS = unary(np.cos, "rlx_cos({0})")
+    TAN = unary(np.tan, "rlx_tan({0})")
+    ASIN = unary(np.arcsin, "rlx_asin({0})")
+    ACOS = unary(np.arccos, "rlx_acos({0})")
+    ATAN = unary(np.arctan, "rlx_atan({0})")
+    SINH = unary(np.sinh, "rlx_sinh({0})")
+    COSH = unary(np.cosh, "rlx_cosh({0})")
+    TANH = unary(np.tanh, "rlx_tanh({0})")
+    ERF = unary(refs.erf, "rlx_erf({0})")
+    FLOOR = unary(np.floor, "rlx_floor({0})")
+    CEIL = unary(np.ceil, "rlx_ceil({0})")
+    TRUNC = unary(np.trunc, "rlx_trunc({0})")
+    ROUND = unary(np.rint, "rlx_rint({0})", doc="halves go to the even neighbour")
+    RELU = unary(lambda x: np.maximum(x, x.dtype.type(0)), "rlx_maximum({0},0)", REAL, doc="NaN stays NaN")
+    SIGMOID = unary(refs.sigmoid, "rlx_sigmoid({0})", lower=lowerings.sigmoid)
+    SILU = unary(refs.silu, "rlx_silu({0})", lower=lowerings.silu, doc="x * sigmoid(x)")
+    GELU = unary(refs.gelu, "rlx_gelu({0})", lower=lowerings.gelu, doc="the erf form")
+    GELU_TANH = unary(refs.gelu_tanh, "rlx_gelu_tanh({0})", lower=lowerings.gelu_tanh, doc="the tanh form, arXiv:1606.08415")
+    SOFTPLUS = unary(refs.softplus, "rlx_softplus({0})", lower=lowerings.softplus, doc="log(1 + exp(x)), finite for large x")
+    IS_NAN = predicate(np.isnan, "rlx_isnan({0})")
+    IS_INF = predicate(np.isinf, "rlx_isinf({0})")
+    IS_FINITE = predicate(np.isfinite, "rlx_isfinite({0})")
+    LOGICAL_NOT = bits(1, np.logical_not, "(!{0})", BOOL)
+    BIT_NOT = bits(1, np.invert, "rlx_bit_not({0})")
+    CAST = OpRow(1, S.first, S.asked, refs.cast, "rlx_cast({0})", attrs=A.Cast, doc="float to int saturates and NaN gives 0; int to int wraps")
+
+    # elementwise, several inputs
+    ADD = binary(np.add, "({0}+{1})")
+    SUB = binary(np.subtract, "({0}-{1})")
+    MUL = binary(np.multiply, "({0}*{1})")
+    DIV = binary(np.true_divide, "({0}/{1})", FLOAT | NUMBER - REAL)
+    FLOOR_DIV = binary(np.floor_divide, "rlx_floor_div({0},{1})", REAL, doc="rounds down; an integer by zero is 0")
+    MOD = binary(np.mod, "rlx_mod({0},{1})", REAL, doc="has the divisor's sign; an integer by zero is 0")
+    POW = binary(np.power, "rlx_pow({0},{1})", FLOAT)
+    ATAN2 = binary(np.arctan2, "rlx_atan2({0},{1})", FLOAT)
+    MAXIMUM = binary(np.maximum, "rlx_maximum({0},{1})", REAL, doc="NaN if either is")
+    MINIMUM = binary(np.minimum, "rlx_minimum({0},{1})", REAL, doc="NaN if either is")
+    EQ = compare(np.equal, "({0}=={1})")
+    NE = compare(np.not_equal, "({0}!={1})")
+    LT = compare(np.less, "({0}<{1})", REAL)
+    LE = compare(np.less_equal, "({0}<={1})", REAL)
+    GT = compare(np.greater, "({0}>{1})", REAL)
+    GE = compare(np.greater_equal, "({0}>={1})", REAL)
+    LOGICAL_AND = bits(2, np.logical_and, "({0}&&{1})", BOOL)
+    LOGICAL_OR = bits(2, np.logical_or, "({0}||{1})", BOOL)
+    LOGICAL_XOR = bits(2, np.logical_xor, "({0}!={1})", BOOL)
+    BIT_AND = bits(2, np.bitwise_and, "({0}&{1})")
+    BIT_OR = bits(2, np.bitwise_or, "({0}|{1})")
+    BIT_XOR = bits(2, np.bitwise_xor, "({0}^{1})")
+    SHIFT_LEFT = bits(2, np.left_shift, "rlx_shl({0},{1})", INTEGER)
+    SHIFT_RIGHT = bits(2, np.right_shift, "rlx_shr({0},{1})", INTEGER)
+    WHERE = OpRow(3, S.spread, S.of_rest, lambda c, a, b: np.where(c, a, b), "({0}?{1}:{2})", dtypes=(BOOL, ANYTHING))
+    CLAMP = OpRow(3, S.spread, S.same, refs.lifted(lambda x, lo, hi: np.minimum(np.maximum(x, lo), hi)), "rlx_minimum(rlx_maximum({0},{1}),{2})",
+                  lower=lambda x, lo, hi: x.maximum(lo).minimum(hi), dtypes=(REAL,), doc="x held between two bounds")
+    FMA = OpRow(3, S.spread, S.same, refs.lifted(lambda a, b, c: a * b + c), "({0}*{1}+{2})", lower=lambda a, b, c: a * b + c, dtypes=(NUMBER,),
+                doc="a * b + c, each rounded")
+
+    # reductions and order
+    SUM = reduction(np.sum, doc="narrow floats accumulate in f32; integers wrap")
+    PROD = reduction(np.prod)
+    MEAN = reduction(np.mean, FLOAT)
+    MAX = reduction(np.max, REAL, S.reduced_nonempty, doc="NaN if any is")
+    MIN = reduction(np.min, REAL, S.reduced_nonempty, doc="NaN if any is")
+    ANY = reduction(np.any, BOOL, vjp=INTEGER_OUTPUT)
+    ALL = reduction(np.all, BOOL, vjp=INTEGER_OUTPUT)
+    ARGMAX = extreme_index(np.argmax, "first index of the greatest; NaN is greatest")
+    ARGMIN = extreme_index(np.argmin, "first index of the least; NaN is least")
+    SOFTMAX = OpRow(1, S.along_axis, S.same, refs.lifted(refs.softmax), lower=lowerings.softmax, dtypes=(FLOAT,), attrs=A.Axis)
+    LOG_SOFTMAX = OpRow(1, S.along_axis, S.same, refs.lifted(refs.log_softmax), lower=lowerings.log_softmax, dtypes=(FLOAT,), attrs=A.Axis)
+    CUMSUM = OpRow(1, S.along_axis, S.same, refs.lifted(refs.cumsum), dtypes=(NUMBER,), attrs=A.Axis)
+    SORT = OpRow(1, S.sorted_pair, S.value_and_index, refs.sort, dtypes=(REAL,), attrs=A.Sorting, doc="values and i64 indices; stable, NaN last")
+    TOP_K = OpRow(1, S.top, S.value_and_index, refs.top_k, dtypes=(REAL,), attrs=A.TopK, doc="the k greatest and their indices; ties to the lower index")
+
+    # products
+    MATMUL = OpRow(2, S.contracted, S.same, refs.keeping_type(np.matmul), dtypes=(NUMBER,), doc="[.., m, k] @ [.., k, n], leading axes broadcast")
+    QMATMUL = OpRow((2, None), S.packed_product, S.of_first, refs.lifted(refs.qmatmul), lower=lowerings.qmatmul, dtypes=(FLOAT, ANYTHING), attrs=A.Packed,
+                    doc="x @ w^T with w [rows, columns] packed")
+    DEQUANTIZE = OpRow((1, None), S.unpacked, S.single, refs.dequantize, vjp=Why("packed weights are not differentiable"),
+                       jvp=Why("packed weights are not differentiable"), attrs=A.Packed, doc="packed planes to f32")
+
+    # movement
+    RESHAPE = movement(A.Sized, S.reshaped, lambda x, shape: x.reshape(shape), layout.reshape)
+    EXPAND = movement(A.Sized, S.expanded, lambda x, shape: np.broadcast_to(x, shape), layout.expand, "stretch axes of size 1; new axes lead")
+    TRANSPOSE = movement(A.Perm, S.permuted, lambda x, perm: x.transpose(perm), layout.transpose)
+    SLICE = movement(A.Slice, S.sliced, refs.slice_, layout.slice_, "start:stop:step on every axis, step > 0")
+    REVERSE = movement(A.Flip, S.flipped, lambda x, axes: np.flip(x, axes), layout.reverse)
+    PAD = movement(A.Pad, S.padded, refs.pad)
+    CONCAT = OpRow((1, None), S.joined, S.same, lambda *xs, axis: np.concatenate(xs, axis), attrs=A.Axis)
+    GATHER = OpRow(2, S.gathered, S.of_first, refs.gather, dtypes=(ANYTHING, INDEX), attrs=A.Axis, doc="rows by index; -1 is the last, beyond is an error")
+    TAKE_ALONG = OpRow(2, S.taken, S.of_first, refs.take_along, dtypes=(ANYTHING, INDEX), attrs=A.Axis, doc="element by element, as sort's indices are used")
+    SCATTER_ADD = OpRow(3, S.scattered, lambda x, at, u, axis: S.same(x, u), refs.scatter_add, dtypes=(NUMBER, INDEX, NUMBER), attrs=A.Axis,
+                        doc="add updates at indices; repeated indices add up")
+    KV_APPEND = OpRow(3, S.appended, lambda cache, new, pos, axis: S.same(cache, new), refs.kv_append, dtypes=(ANYTHING, ANYTHING, INDEX), attrs=A.Axis,
+                      inplace=0, doc="new rows written into a cache at a position")
+
+    # model blocks
+    LAYER_NORM = OpRow((1, 3), S.normed, S.same, refs.lifted(refs.layer_norm), lower=lowerings.layer_norm, dtypes=(FLOAT,), attrs=A.Eps,
+                       doc="last axis to mean 0 and variance 1, times scale, plus bias; arXiv:1607.06450")
+    RMS_NORM = OpRow((1, 2), S.normed, S.same, refs.lifted(refs.rms_norm), lower=lowerings.rms_norm, dtypes=(FLOAT,), attrs=A.Eps,
+                     doc="last axis to mean square 1, times scale; arXiv:1910.07467")
+    ATTENTION = OpRow((3, 4), S.attended, S.attended_dtype, refs.lifted(refs.attention), lower=lowerings.attention, dtypes=(FLOAT, FLOAT, FLOAT, FLOAT | BOOL),
+                      attrs=A.Attend, doc="grouped-query attention [b, h, t, d]; a row that sees nothing gives zeros")
+    ROPE = OpRow((2, 3), S.rotated, S.of_first, refs.lifted(refs.rope), lower=lowerings.rope, dtypes=(FLOAT, INDEX, FLOAT), attrs=A.Rope,
+                 doc="rotary positions on the last axis; arXiv:2104.09864")
+
+    # made by the compiler, and the one door for extensions
+    FUSED = OpRow((0, None), S.body_shapes, S.body_dtypes, refs.run_body, lower=lowerings.fused, attrs=A.Fused,
+                  vjp=Why("differentiate before fusing"), jvp=Why("differentiate before fusing"), vmap=Why("batch before fusing"),
+                  doc="a chain of plain ops that one kernel runs")
+    CUSTOM = leaf(A.Custom, doc="an extension's op; its row is looked up by name (ir/extension.py)")
+
+    __hash__ = object.__hash__  # members are singletons; Enum's own hash is a Python call, met millions of times
+
+    def __init__(self, row: OpRow) -> None:
+        self.row = row
+        self.text = self.name.lower()
+
+    def __call__(self, *inputs: Any, **attrs: Any) -> Any:
+        """One spelling for two jobs: on Values it builds a node, on Pats it builds a pattern."""
+        owner = next((x for x in inputs if hasattr(x, "apply")), None)
+        if owner is None:
+            raise TypeError(f"{self.text} needs a Value among its inputs")
+        return owner.apply(self.text, inputs, attrs)
+
+    def __repr__(self) -> str:
+        return f"Op.{self.name}"
+
+
+ELEMENTWISE = frozenset(op for op in Op if op.row.scalar)
+LEAVES = frozenset({Op.INPUT, Op.PARAM, Op.STATE, Op.CONST})

