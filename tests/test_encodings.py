@@ -45,7 +45,7 @@ def same_bits(a: Array, b: Array) -> bool:
     return a.shape == b.shape and bool(((a.view(np.uint32) == b.view(np.uint32)) | (np.isnan(a) & np.isnan(b))).all())
 
 
-# ---- the rows: block bytes by offset (all others zero), and what some of its elements are worth, computed by hand from ggml-common.h
+# Block bytes by offset (all others zero), and what some of its elements are worth, computed by hand from ggml-common.h
 Q4_1_BLOCK = "003800bcf0e1d2c3b4a5968778695a4b3c2d1e0f"  # d = 0.5, m = -1
 K_SCALES = "43020000 85010000 72000000"  # scale 0 = 3, 1 = 2, 4 = 18; minimum 0 = 5, 1 = 1, 4 = 39
 GOLDEN: dict[str, tuple[dict[int, str], dict[int, float]]] = {
@@ -142,7 +142,6 @@ def test_a_vector_grid_with_a_sign_table_is_data_too() -> None:
     assert same_bits(enc.decode((raw,), 512), want)
 
 
-# ---- one decoder
 @packed_rows
 def test_leading_dims_strides_and_order_do_not_matter(name: str) -> None:
     enc = encoding(name)
@@ -196,7 +195,6 @@ def test_encodings_are_values(enc: Encoding) -> None:
     assert enc == replace(enc)
 
 
-# ---- bit streams
 @given(bits=st.integers(1, 16), numbers=st.lists(st.integers(0, 2**16 - 1), min_size=1, max_size=40))
 def test_streams_are_one_long_little_endian_number(bits: int, numbers: list[int]) -> None:
     values = [n % 2**bits for n in numbers]
@@ -210,7 +208,6 @@ def test_streams_are_one_long_little_endian_number(bits: int, numbers: list[int]
     assert np.array_equal(written, record)
 
 
-# ---- planar encodings, against the formula written out
 RNG = np.random.default_rng(11)
 BOTH_SIGNS = Level(1, table=(1.0, -1.0))
 
@@ -311,7 +308,6 @@ def test_rotated_rows_are_rotated_back() -> None:
         replace(int8_rows(), transform=Hadamard(6)).decode((codes[:, :12], scale), 12)
 
 
-# ---- round to nearest
 rounded = pytest.mark.parametrize("name", ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1"])
 
 
@@ -341,6 +337,7 @@ def test_zeros_stay_zeros_and_leave_other_rows_alone(enc: Encoding) -> None:
 
 
 @everywhere
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("size", [1e-45, 1e-38, 6e-8, 1e4, 3e6, 3e38])
 def test_any_finite_size_gives_finite_values_of_the_right_sign(enc: Encoding, size: float) -> None:
     decoded = enc.decode(quantize(np.linspace(-size, size, 64)[None], enc), 64)

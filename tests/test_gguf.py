@@ -104,7 +104,6 @@ def test_scalars_empty_tensors_and_strings_that_are_no_utf8(tmp_path: Path) -> N
     assert open_weights(path).metadata["k"].encode(errors="surrogateescape") == b"\xff\xfea"
 
 
-# ---- headers that lie
 ONE = struct.pack("<f", 1)
 HUGE = 2**63 + 1
 LIES: dict[str, tuple[bytes, str]] = {
@@ -183,7 +182,6 @@ def test_every_prefix_and_every_damaged_byte_ends_in_a_load_error_or_in_arrays(t
     assert refused > len(raw) // 2
 
 
-# ---- split files
 @pytest.fixture
 def parts(tmp_path: Path) -> list[Path]:
     write_gguf(tmp_path / "model.gguf", "llama", PLAIN, {"x.name": "split"}, split_max_tensors=3)
@@ -238,7 +236,6 @@ def test_parts_that_do_not_add_up_are_refused(tmp_path: Path) -> None:
         open_weights(first)
 
 
-# ---- a real model
 def test_a_real_model_decodes_as_ggml_decodes_it(smollm2_gguf: Path) -> None:
     source, reader = open_weights(smollm2_gguf), gguf.GGUFReader(smollm2_gguf)
     assert source.names() == [t.name for t in reader.tensors]

@@ -36,7 +36,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "w.safetensors"
 
 
-# ---- reading
 def test_reads_what_the_reference_wrote(path: Path) -> None:
     arrays = {kind: sample(kind) for kind in NUMPY_TYPES if kind != "c8"}
     arrays |= {"scalar": np.array(2.5), "none": np.zeros((0, 3), np.float32), "brain": sample("f4").astype(ml_dtypes.bfloat16)}
@@ -79,7 +78,6 @@ def test_a_tensor_of_an_unknown_dtype_fails_only_when_asked_for(path: Path) -> N
         source["b"]
 
 
-# ---- headers that lie
 def one(**changes: Any) -> dict[str, Any]:
     return {"t": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4], **changes}}
 
@@ -152,7 +150,6 @@ def test_every_prefix_and_every_damaged_byte_ends_in_a_load_error_or_in_arrays(p
     assert refused > len(raw)
 
 
-# ---- writing
 AWKWARD: dict[str, Array] = {
     "fortran": np.asfortranarray(SIX),
     "broadcast": np.broadcast_to(np.array([1.0, 2.0]), (4, 2)),

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlxpy.errors import BackendMissing, InputError
+from rlxpy.errors import InputError
 
 
 def render(template: str | None, messages: Sequence[Mapping[str, Any]], *, bos: str = "", eos: str = "",
@@ -15,16 +15,13 @@ def render(template: str | None, messages: Sequence[Mapping[str, Any]], *, bos: 
 
     The template is untrusted: it runs sandboxed and bounded (rlxpy/generate/sandbox.py says how far).  Raises InputError without
     a template, for messages that are not plain data, and for whatever goes wrong in the template, with its line."""
+    from rlxpy.generate import sandbox  # jinja2 takes as long to import as NumPy
+
     if not template:
         raise InputError("the model has no chat template", why=f"{len(messages)} messages meet no template",
                          fix="give the model plain text instead: --raw")
     values = {"messages": _messages(messages), "tools": _plain("tools", tools), "bos_token": bos, "eos_token": eos,
               "add_generation_prompt": add_generation_prompt}
-    try:
-        from rlxpy.generate import sandbox
-    except ImportError as e:
-        raise BackendMissing("chat templates need the package `jinja2`", why=f"it cannot be imported: {e}",
-                             fix="pip install 'rlxpy[models]'") from None
     return sandbox.run(template, values)
 
 

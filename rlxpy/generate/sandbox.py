@@ -97,9 +97,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.spend(_formatted(form))
         return datetime.now().strftime(form)
 
-    def tojson(self, value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: tuple[str, str] | None = None,
+    def tojson(self, value: Any, ensure_ascii: bool = False, indent: int | str | None = None, separators: tuple[str, str] | None = None,
                sort_keys: bool = False) -> str:
-        if indent is not None and not 0 <= indent <= MAX_INDENT:
+        if isinstance(indent, int) and not 0 <= indent <= MAX_INDENT:
             raise TemplateRuntimeError(f"tojson(indent={indent}) is not from 0 to {MAX_INDENT}")
         encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
         return "".join(chunk for chunk in encoder.iterencode(value) if self.spend(len(chunk)))
@@ -132,7 +132,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def compiled(self, source: str) -> CodeType:
         """The template's code, with a charge before each loop turn and in each macro."""
         tree: nodes.Template = _Added().visit(self.parse(source))
-        for block in [*tree.find_all(nodes.For), *tree.find_all(nodes.Macro), *tree.find_all(nodes.CallBlock)]:
+        blocks: list[Any] = [*tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock))]
+        for block in blocks:
             static = sum(len(text.data) for text in block.find_all(nodes.TemplateData))
             charge = nodes.Call(nodes.EnvironmentAttribute("spend"), [nodes.Const(1 + static)], [], None, None)
             block.body.insert(0, nodes.ExprStmt(charge))
@@ -212,11 +213,11 @@ def _indent(text: Any, width: int | str = 4, *options: bool, **named: bool) -> i
 
 def _formatted(form: Any, *args: Any, **kwargs: Any) -> int:
     """Each field may write every argument, padded to the widths in the form; a width from an argument is refused."""
-    form = str(form)
-    if re.search(r"%[^a-zA-Z%]*\*|\{[^{}]*:[^{}]*\{", form):
+    text = str(form)
+    if re.search(r"%[^a-zA-Z%]*\*|\{[^{}]*:[^{}]*\{", text):
         return TOO_MUCH
-    widths = sum(int(digits) if len(digits) < 9 else TOO_MUCH for digits in re.findall("[0-9]+", form))
-    return len(form) + widths + (form.count("%") + form.count("{")) * _written([*args, *kwargs.values()])
+    widths = sum(int(digits) if len(digits) < 9 else TOO_MUCH for digits in re.findall("[0-9]+", text))
+    return len(text) + widths + (text.count("%") + text.count("{")) * _written([*args, *kwargs.values()])
 
 
 _GROWTH: dict[str, Callable[..., int]] = {  # of filters and of methods of text, by name
@@ -236,6 +237,6 @@ def _times(left: Any, right: Any) -> int:
 _OPERATORS: dict[str, Callable[[Any, Any], int]] = {
     "+": lambda left, right: _length(left) + _length(right),
     "*": _times,
-    "**": lambda left, right: _length(left) * max(right, 0) if isinstance(left, int) and isinstance(right, int) else 1,
+    "**": lambda left, right: int(_length(left) * max(right, 0)) if isinstance(left, int) and isinstance(right, int) else 1,
     "%": lambda left, right: _formatted(left, right) if isinstance(left, str) else 1,
 }

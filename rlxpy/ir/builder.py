@@ -285,4 +285,4 @@ def _end(given: Any, default: Dim, size: Dim) -> Dim:
     """One end of a slice: absent, from the front, or negative from the back."""
     if given is None:
         return default
-    return size + given if isinstance(given, int) and given < 0 else given  # type: ignore[no-any-return]
+    return size + given if isinstance(given, int) and given < 0 else given

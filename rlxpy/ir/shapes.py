@@ -218,9 +218,9 @@ def rotated(x: TensorType, position: TensorType, *freq: TensorType, theta: float
 def unpacked(*planes: TensorType, encoding: str, shape: Shape) -> Shape:
     from rlxpy.ir.encoding import encoding as look_up
 
-    if not shape or any(not isinstance(d, int) for d in shape):
-        raise BuildError(f"packed shape {shape_text(shape)}", why="weights have one axis or more, each of known size")
-    wanted = tuple(TensorType(s, d) for _, s, d in look_up(encoding).planes(tuple(d for d in shape if isinstance(d, int))))
+    if not shape or not isinstance(shape[-1], int):
+        raise BuildError(f"packed shape {shape_text(shape)}", why="the last axis holds the blocks and must be a known size")
+    wanted = tuple(TensorType(s, d) for _, s, d in look_up(encoding).planes(shape))  # type: ignore[arg-type]  # leading dims pass through
     if tuple(planes) != wanted:
         raise BuildError(f"{encoding} weights of {shape_text(shape)}", why=f"planes are {', '.join(map(str, planes))}, needed are {', '.join(map(str, wanted))}")
     return shape

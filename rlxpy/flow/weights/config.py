@@ -22,9 +22,6 @@ def model_config(source: WeightSource) -> dict[str, Any]:
     if isinstance(heads, int) and isinstance(width, int) and heads > 0:
         config["num_key_value_heads"] = config.get("num_key_value_heads") or heads
         config["head_dim"] = config.get("head_dim") or width // heads
-    rotary_dim = config.pop("rotary_dim", None)
-    if rotary_dim is not None and rotary_dim != config["head_dim"]:
-        config["partial_rotary_factor"] = rotary_dim / config["head_dim"]
     config["tie_word_embeddings"] = not any(name in source for name in ("output.weight", "lm_head.weight"))
     return config
 
@@ -55,6 +52,10 @@ def _from_gguf(source: WeightSource) -> dict[str, Any]:
         raise LoadError(f"{source.path} does not give {', '.join(sorted(missing))}", fix="convert the model again")
     if config["hidden_size"] < config["num_attention_heads"]:
         raise LoadError(f"{source.path}: {config['num_attention_heads']} heads", why=f"hidden_size is {config['hidden_size']}")
+    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    rotary_dim = config.pop("rotary_dim", head_dim)
+    if rotary_dim != head_dim:
+        config["partial_rotary_factor"] = rotary_dim / head_dim
     config.setdefault("vocab_size", _vocabulary(source, family))
     rope_type = source.metadata.get(f"{architecture}.rope.scaling.type", "none")
     if "rope_freqs.weight" in source:

@@ -74,10 +74,11 @@ def _header(file: MappedFile) -> tuple[dict[str, Any], int]:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    out = dict(pairs)
-    if len(out) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{next(n for n in out if names.count(n) > 1)!r} appears twice")
+    out: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in out:
+            raise ValueError(f"{_short(name)} appears twice")
+        out[name] = value
     return out
 
 
