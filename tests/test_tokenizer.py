@@ -71,8 +71,8 @@ def byte_level(pre: str = "gpt-2", merges: tuple[str, ...] = ("h e", "l l", "he 
     """256 bytes, the results of the merges, then <s> and </s>."""
     tokens = [byte_entry(b) for b in range(256)] + [m.replace(" ", "") for m in merges] + ["<s>", "</s>"]
     return {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": pre, "tokenizer.ggml.tokens": tokens,
-            "tokenizer.ggml.merges": list(merges), "tokenizer.ggml.token_type": [1] * (len(tokens) - 2) + [3, 3], "tokenizer.ggml.bos_token_id": len(tokens) - 2,
-            "tokenizer.ggml.eos_token_id": len(tokens) - 1, **{f"tokenizer.ggml.{key}": value for key, value in more.items()}}
+            "tokenizer.ggml.merges": list(merges), "tokenizer.ggml.token_type": [1] * (len(tokens) - 2) + [3, 3],
+            "tokenizer.ggml.bos_token_id": len(tokens) - 2, "tokenizer.ggml.eos_token_id": len(tokens) - 1, **{f"tokenizer.ggml.{key}": value for key, value in more.items()}}
 
 
 PIECES = ("▁", "▁t", "he", "▁the", "a", "t", "h", "e", "n", "an", "▁an", "▁a", "b", "ab", "aba", "ban", "ana", "na", "c", "at", "▁c", "▁cat",
@@ -83,8 +83,9 @@ def sentence_piece(**more: Any) -> Metadata:
     """<unk> <s> </s>, 256 bytes, PIECES with scores that all differ."""
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256)), *PIECES]
     scores = [0.0] * 259 + [-float(i * 11 % len(PIECES)) - 1 for i in range(len(PIECES))]
+    types = [2, 3, 3] + [6] * 256 + [1] * len(PIECES)
     return {"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.scores": np.array(scores, np.float32),
-            "tokenizer.ggml.token_type": np.array([2, 3, 3] + [6] * 256 + [1] * len(PIECES), np.int32), "tokenizer.ggml.bos_token_id": 1,
+            "tokenizer.ggml.token_type": np.array(types, np.int32), "tokenizer.ggml.bos_token_id": 1,
             "tokenizer.ggml.eos_token_id": 2, "tokenizer.ggml.unknown_token_id": 0,
             **{f"tokenizer.ggml.{key}": value for key, value in more.items()}}
 
@@ -154,6 +155,8 @@ def test_minilm_marks(minilm: Tokenizer) -> None:
     assert minilm.special_ids == {0, 100, 101, 102, 103}
     assert (minilm.bos_id, minilm.eos_ids, minilm.chat_template, minilm.vocab_size) == (None, frozenset(), None, 30522)
     assert minilm.encode("the cat", special=False) == [1996, 4937]
+    assert minilm.encode("") == [101, 102]
+    assert len(repr(minilm)) < 200
     assert minilm.decode(MINILM["The cat sits on the mat."]) == "the cat sits on the mat ."
 
 

@@ -103,7 +103,7 @@ LIBRARY = KernelLibrary("reference", (
 class Reference:
     """Any dtype, any shape, no compiler."""
 
-    spec: BackendSpec = BackendSpec(Device("reference"), KernelSearchPath((LIBRARY,)), runs_ref, fuses=frozenset(FUSED_KINDS))
+    spec: BackendSpec = BackendSpec(Device("reference"), KernelSearchPath((LIBRARY,)), runs_ref, fuses=frozenset(FUSED_KINDS), dense=True)
 
     def missing(self) -> str | None:
         return None

@@ -5,7 +5,6 @@ so modules import at their top only what costs nothing, and the rest inside thei
 from __future__ import annotations
 
 import io
-import os
 import sys
 from importlib import import_module
 from pkgutil import iter_modules
@@ -19,11 +18,4 @@ def main() -> None:
         import_module(f"{__name__}.{module.name}")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file and tensor names may hold what the terminal cannot show
-    try:
-        try:
-            app(prog_name="rlx")
-        finally:
-            sys.stdout.flush()
-    except BrokenPipeError:  # the reader (`| head`) has seen enough; nothing is left to flush at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+    app(prog_name="rlx")  # typer itself leaves quietly when the reader of a pipe (`| head`) has seen enough, and with 130 on Ctrl-C

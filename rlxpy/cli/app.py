@@ -34,8 +34,6 @@ class Command(TyperCommand):
                 typer.echo(json.dumps(e.to_json()))
             typer.echo(f"error: {e}", err=True)
             raise typer.Exit(1) from None
-        except KeyboardInterrupt:
-            raise typer.Exit(130) from None
 
 
 def command(name: str | None = None, *, group: typer.Typer = app) -> Callable[[F], F]:

@@ -1,8 +1,10 @@
 """Work that depends on weights alone is done once, at load: the graph is split into a prologue and the part that runs."""
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf, prod
 
 import numpy as np
 
@@ -33,6 +35,20 @@ class Hoisted:
 def unpack_weights(graph: Graph) -> Graph:
     """qmatmul becomes dequantize and matmul, so that the dequantised weights can be hoisted."""
     return rebuild(graph, lambda b, n, xs, new: n.row.lower(*xs, **n.attrs.params()) if n.op is Op.QMATMUL else None, "unpack-weights")  # type: ignore[misc, operator]
+
+
+def fits_dense(graph: Graph) -> bool:
+    """Whether a quarter of the machine's memory holds the packed weights as f32."""
+    shapes: list[tuple[int, ...]] = [n.attrs.shape for n in graph if n.op is Op.QMATMUL]  # type: ignore[attr-defined]
+    return 4 * sum(4 * prod(s) for s in shapes) <= memory_nbytes()
+
+
+def memory_nbytes() -> float:
+    """Of the machine; unlimited where the system does not say."""
+    try:
+        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, ValueError, OSError):
+        return inf
 
 
 def hoist(graph: Graph, *, may_grow: bool) -> tuple[Graph, tuple[Hoisted, ...]]:

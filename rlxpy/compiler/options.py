@@ -6,26 +6,29 @@ from dataclasses import dataclass
 from rlxpy import settings
 from rlxpy.errors import InputError
 
+WEIGHTS = ("auto", "packed", "dense")
+
 
 @dataclass(frozen=True)
 class CompileOptions:
     """Part of every cache key.
 
     optimise             False runs the ops as they were written
-    weights              "packed" keeps quantised weights packed in memory; "dense" unpacks them once at load: faster here, larger
+    weights              "packed" keeps quantised weights packed in memory; "dense" unpacks them once, at load; "auto" is dense
+                         where the backend runs those faster and a quarter of the machine's memory holds them
     kernels              kernel libraries to use, in this order; empty is the backend's own order
     debug                check the plan, poison the arena before each run; None follows RLX_DEBUG
     assert_fusion_clean  raise FusionError on a near miss"""
 
     optimise: bool = True
-    weights: str = "packed"
+    weights: str = "auto"
     kernels: tuple[str, ...] = ()
     debug: bool | None = None
     assert_fusion_clean: bool = False
 
     def __post_init__(self) -> None:
-        if self.weights not in ("packed", "dense"):
-            raise InputError(f"weights={self.weights!r}", why="it is packed or dense")
+        if self.weights not in WEIGHTS:
+            raise InputError(f"weights={self.weights!r}", why=f"it is one of {', '.join(WEIGHTS)}")
 
     @property
     def checks(self) -> bool:

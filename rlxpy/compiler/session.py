@@ -11,7 +11,7 @@ from rlxpy import settings
 from rlxpy.compiler.arrays import check_param
 from rlxpy.compiler.compiled import CompiledGraph
 from rlxpy.compiler.devices import choose
-from rlxpy.compiler.hoist import Hoisted, hoist, unpack_weights
+from rlxpy.compiler.hoist import Hoisted, fits_dense, hoist, unpack_weights
 from rlxpy.compiler.options import CompileOptions
 from rlxpy.errors import InputError
 from rlxpy.extend.backend import BackendSpec
@@ -81,10 +81,9 @@ def lower(graph: Graph, spec: BackendSpec, options: CompileOptions, watch: Watch
     watch = _watching(watch)
     report, hoisted = Report(), tuple[Hoisted, ...]()
     if options.optimise:
-        if options.weights == "dense":
-            graph = unpack_weights(graph)
-        graph, report = run(graph, (Canonicalise(),), watch)
-        graph, hoisted = hoist(graph, may_grow=options.weights == "dense")
+        dense = options.weights == "dense" or (options.weights == "auto" and spec.dense and fits_dense(graph))
+        graph, report = run(unpack_weights(graph) if dense else graph, (Canonicalise(),), watch)
+        graph, hoisted = hoist(graph, may_grow=dense)
     graph, more = run(graph, standard(spec, optimise=options.optimise), watch)
     report = Report((*report.runs, *more.runs), (*report.notes, *more.notes))
     if options.assert_fusion_clean:

@@ -30,6 +30,7 @@ class BackendSpec:
     native    why its own generator cannot take a node, None when it can; absent when it has no generator
     fuses     kinds of fused node worth making for it
     host_tier whether a node nobody takes may run in NumPy, staged and reported
+    dense     whether weights unpacked once, at load, run faster than weights unpacked by the kernels
     views     whether kernels read strided operands, so that movement ops cost nothing"""
 
     device: Device
@@ -37,6 +38,7 @@ class BackendSpec:
     native: Any = None  # Callable[[Graph, Node], str | None]
     fuses: frozenset[str] = frozenset()
     host: KernelSearchPath | None = None
+    dense: bool = False
     views: bool = True
     align_nbytes: int = 64
     facts: Mapping[str, Any] = field(default_factory=dict)

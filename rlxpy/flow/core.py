@@ -87,6 +87,10 @@ class ModelFlow:
         """Name of the primary output."""
         return replace(self, result=name)
 
+    def with_prefix(self, prefix: str) -> ModelFlow:
+        """The same flow reading weights whose keys all start with `prefix`."""
+        return replace(self, prefix=prefix)
+
     def build(self, weights: WeightSource | Mapping[str, Any] | str | Path | None = None) -> BuiltModel:
         """Raises BuildError naming the stage and the user's line, LoadError for weights."""
         if not self.inputs:

@@ -76,11 +76,8 @@ class FlowCtx:
         w, stored = self.stored(f"{key}.weight")
         if len(stored.shape) != 2:
             raise BuildError(f"linear with {stored.name} {stored.shape}", where=self.graph.scope_path, why="a matrix [out, in] is needed")
-        if stored.encoding is None:
-            y = x @ self.cast(w, x.dtype).T
-        else:
-            y = x.qmatmul(w, encoding=stored.encoding, shape=stored.shape)
-        return y + self.cast(self.param(f"{key}.bias"), x.dtype) if (self.has(f"{key}.bias") if bias is None else bias) else y
+        y: Value = x @ self.cast(w, x.dtype).T if stored.encoding is None else x.qmatmul(w, encoding=stored.encoding, shape=stored.shape)
+        return self.add(y, self.cast(self.param(f"{key}.bias"), x.dtype)) if (self.has(f"{key}.bias") if bias is None else bias) else y
 
     def embedding(self, ids: Value, key: str, dt: DType | str = DType.F32) -> Value:
         """Rows of `key`.weight by id, in `dt`; a packed table is decoded row by row, never whole."""

@@ -98,15 +98,18 @@ class Sampler:
         scores = self._scores(logits, history)
         if self.is_greedy:
             return int(np.argmax(scores))
-        cumulative = np.cumsum(self._weights(scores))
+        tokens, weights = self._left(scores)
+        cumulative = np.cumsum(weights)
         drawn = np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right")
-        return int(min(drawn, np.searchsorted(cumulative, cumulative[-1])))  # a product rounded up to the sum is the last token
+        return int(tokens[min(drawn, np.searchsorted(cumulative, cumulative[-1]))])  # a product may round up to the sum
 
     def probabilities(self, logits: Array, history: Sequence[int] = ()) -> Array:
         """The distribution `pick` draws from: f64 [vocabulary], sum 1."""
         scores = self._scores(logits, history)
-        weights = _largest(scores, 1).astype(np.float64) if self.is_greedy else self._weights(scores)
-        return np.asarray(weights / weights.sum())
+        tokens, weights = (np.argmax(scores), np.ones(())) if self.is_greedy else self._left(scores)
+        found = np.zeros(scores.shape)
+        found[tokens] = weights / weights.sum()
+        return found
 
     def _scores(self, logits: Array, history: Sequence[int]) -> Array:
         """Checked f64 logits after the repetition penalty."""
@@ -129,26 +132,32 @@ class Sampler:
             scores[seen] = np.where(scores[seen] > 0, scores[seen] / self.repetition_penalty, scores[seen] * self.repetition_penalty)
         return scores
 
-    def _weights(self, scores: Array) -> Array:
-        """Unscaled probabilities of the tokens that stay, 0 for the others; the largest is 1."""
+    def _left(self, scores: Array) -> tuple[Array, Array]:
+        """The tokens that the cuts leave, in order of index, and their unscaled probabilities."""
+        tokens = _largest(scores, self.top_k or scores.size)  # dividing by the temperature keeps the order
         with np.errstate(over="ignore"):  # a tiny temperature: a quotient of -inf is a weight of 0
-            weights = np.exp((scores - scores.max()) / self.temperature)
-        if 0 < self.top_k < scores.size:
-            weights = np.where(_largest(scores, self.top_k), weights, 0)  # dividing by temperature keeps the order
+            weights = np.exp((scores[tokens] - scores.max()) / self.temperature)
         if self.top_p < 1:
-            before = np.cumsum(np.sort(weights)[::-1]) / weights.sum()
-            weights = np.where(_largest(weights, 1 + int(np.sum(before < self.top_p))), weights, 0)
-        return np.where(weights >= self.min_p, weights, 0)  # the largest is 1
+            kept = _largest(weights, _nucleus(weights, self.top_p))
+            tokens, weights = tokens[kept], weights[kept]
+        likely = weights >= self.min_p  # the largest weight is 1
+        return tokens[likely], weights[likely]
+
+
+def _nucleus(weights: Array, share: float) -> int:
+    """How many of the largest weights it takes to reach the share of their sum; at least 1."""
+    total = weights.sum()
+    sortable = weights[weights * weights.size >= (1 - share) * total]  # the others together are less than what may be missing
+    return 1 + int(np.count_nonzero(np.cumsum(np.sort(sortable)[::-1]) < share * total))
 
 
 def _largest(values: Array, count: int) -> Array:
-    """True at the `count` largest, ties to the lower index."""
+    """Indices of the `count` largest, ascending; among equals the lower index."""
     if count >= values.size:
-        return np.ones(values.shape, bool)
+        return np.arange(values.size)
     edge = np.partition(values, values.size - count)[values.size - count]
-    keep: Array = values > edge
-    keep[np.flatnonzero(values == edge)[: count - np.count_nonzero(keep)]] = True
-    return keep
+    above, equal = np.flatnonzero(values > edge), np.flatnonzero(values == edge)
+    return np.sort(np.concatenate([above, equal[: count - above.size]]))
 
 
 def _distinct(tokens: Sequence[int], vocabulary: int) -> Array:

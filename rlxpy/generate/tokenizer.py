@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ class Tokenizer:
     engine: the `tokenizers` library's object.  eos_id: the token named as the end of text; eos_ids: every token that ends an
     answer (end of text, of turn, of message).  max_length: the longest input in tokens, where the model states it."""
 
-    engine: Engine
+    engine: Engine = field(repr=False)  # its repr is the whole vocabulary
     bos_id: int | None = None
     eos_id: int | None = None
     eos_ids: frozenset[int] = frozenset()

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from rlxpy.hub.store import file_nbytes
+from rlxpy.hub.store import file_nbytes, files_below
 
 # Variables that change what pip run for us does, without saying where packages come from.
 _FOREIGN = ("PIP_CONSTRAINT", "PIP_REQUIRE_HASHES", "PIP_REQUIRE_VIRTUALENV", "PIP_QUIET", "PIP_VERBOSE", "PIP_LOG")
@@ -41,7 +41,7 @@ def download(requirement: str, folder: Path, advance: Callable[[int], object] = 
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=_environment(folder))
         try:
             while child.poll() is None:
-                advance(max(map(file_nbytes, folder.rglob("*.whl")), default=0))
+                advance(max((file_nbytes(p) for p in files_below(folder) if p.suffix == ".whl"), default=0))
                 time.sleep(_POLL_SECONDS)
         finally:
             _end(child)

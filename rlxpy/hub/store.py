@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import re
 import shutil
 import stat
@@ -99,11 +100,16 @@ def publish(folder: Path, name: str, version: str) -> CachedModel:
 
 def folder_nbytes(folder: Path) -> int:
     """Bytes of all files below a folder; 0 when there is none."""
-    return sum(map(file_nbytes, folder.rglob("*")))
+    return sum(map(file_nbytes, files_below(folder)))
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """Every file below a folder that others may be changing: os.walk, unlike rglob, forgives what goes while it looks."""
+    return (Path(root, name) for root, _, names in os.walk(folder) for name in names)
 
 
 def file_nbytes(path: Path) -> int:
-    """Bytes of one file; 0 for a folder and for what has gone since it was listed."""
+    """Bytes of one file; 0 for what is no file, or has gone since it was listed."""
     try:
         found = path.stat()
     except OSError:

@@ -5,13 +5,15 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from keyword import iskeyword
 from math import ceil, floor, gcd, prod
 from typing import TypeAlias
+from unicodedata import normalize
 
 from rlxpy.errors import BuildError, InputError
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Symbol:
     """A size known only at run time, lo..hi inclusive and a multiple of `step`.  Memory is planned for `hi`."""
 
@@ -34,14 +36,17 @@ class Symbol:
         return self.name
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Quotient:
     """floor(num / den), den > 0: the one thing a polynomial cannot say."""
 
     num: SymDim
     den: int
 
-    step = 1
+    @property
+    def step(self) -> int:
+        known = _step(self.num)
+        return known // self.den if known % self.den == 0 else 1
 
     def at(self, sizes: Mapping[str, int]) -> int:
         return self.num.at(sizes) // self.den
@@ -83,9 +88,6 @@ class SymDim:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SymDim) and self.terms == other.terms
 
-    def __lt__(self, other: SymDim) -> bool:
-        return str(self) < str(other)
-
     def __add__(self, other: Dim) -> Dim:
         return _collect([*self.terms, *_terms(other)])
 
@@ -99,17 +101,21 @@ class SymDim:
     def __rsub__(self, other: Dim) -> Dim: return self * -1 + other
 
     def __floordiv__(self, den: int) -> Dim:
-        """Exact where every coefficient allows it, otherwise a Quotient."""
-        if den <= 0:
+        """Whole multiples of `den` are taken out of every coefficient, and what is left becomes a Quotient in lowest terms."""
+        if not isinstance(den, int) or den <= 0:
             raise BuildError(f"size {self} divided by {den}", fix="divide by a positive int")
-        whole = _collect([(m, c // den) for m, c in self.terms if c % den == 0])
-        rest = _collect([(m, c) for m, c in self.terms if c % den])
-        if isinstance(rest, int):
-            return whole + rest // den
-        return whole + _collect([((Quotient(rest, den),), 1)])
+        whole = _collect([(m, c // den) for m, c in self.terms])
+        rest = _collect([(m, c % den) for m, c in self.terms])
+        if isinstance(rest, int):  # less than den
+            return whole
+        shared = gcd(den, *(c for m, c in rest.terms if m))  # floor((2S+1)/4) is floor(S/2): a remainder below `shared` decides nothing
+        num = _collect([(m, c // shared) for m, c in rest.terms])
+        assert isinstance(num, SymDim)
+        return whole + _collect([((Quotient(num, den // shared),), 1)])
 
     def __mod__(self, den: int) -> Dim:
-        return 0 if _step(self) % den == 0 else self - (self // den) * den
+        whole = self // den
+        return 0 if _step(self) % den == 0 else self - whole * den
 
     def at(self, sizes: Mapping[str, int]) -> int:
         return sum(c * prod(a.at(sizes) for a in m) for m, c in self.terms)
@@ -164,9 +170,11 @@ def _terms(dim: Dim) -> tuple[tuple[Monomial, int], ...]:
 def _interval(terms: Iterable[tuple[Monomial, Fraction]]) -> tuple[Fraction, Fraction]:
     lo = hi = Fraction(0)
     for monomial, c in terms:
-        ends = prod(a.bounds[0] for a in monomial), prod(a.bounds[1] for a in monomial)
-        lo += c * ends[c < 0]
-        hi += c * ends[c > 0]
+        ends = {c}
+        for atom in monomial:  # a factor may be negative, so any corner can be the least
+            ends = {e * b for e in ends for b in atom.bounds}
+        lo += min(ends)
+        hi += max(ends)
     return lo, hi
 
 
@@ -186,7 +194,7 @@ def _step(dim: Dim) -> int:
 
 def sym(name: str, lo: int = 1, hi: int = 1 << 16, step: int = 1) -> Dim:
     """A symbolic size.  `sym("S", 1, 512)`; `step=16` promises a multiple of 16.  Raises BuildError on an empty range."""
-    if not name.isidentifier():
+    if not name.isidentifier() or iskeyword(name) or normalize("NFKC", name) != name:  # as Python reads it in the text form
         raise BuildError(f"symbol {name!r} is not a name", fix="use letters, digits and _, as in sym('seq_len')")
     if not 0 <= lo <= hi or step < 1 or hi % step:
         raise BuildError(f"symbol {name} in {lo}..{hi} step {step} has no sizes", why="0 <= lo <= hi and hi a multiple of step are needed")
@@ -223,7 +231,7 @@ def exact_quotient(a: Dim, b: Dim) -> Dim | None:
     if a == b and a != 0:
         return 1
     if isinstance(b, int):
-        return a // b if b and divides(b, a) else None
+        return a // b if b > 0 and divides(b, a) else None
     if len(b.terms) != 1 or isinstance(a, int):
         return 0 if a == 0 else None
     (monomial, c), = b.terms
@@ -254,7 +262,8 @@ def symbols(dims: Iterable[Dim]) -> dict[str, Symbol]:
 def solve(dim: Dim, size: int, known: dict[str, int]) -> str | None:
     """Learn symbols from `dim == size`, adding to `known`.  Returns why the size cannot be, or None.
 
-    Handles one unknown symbol of degree one, which is what shapes contain: S, P+1, 2*B, B*S once B is known."""
+    Handles one unknown symbol of degree one, which is what shapes contain: S, P+1, 2*B, B*S once B is known.  Of anything
+    else nothing is learnt: once another size has told the symbol, the same call checks it."""
     if isinstance(dim, int):
         return None if dim == size else f"{size} was given, {dim} is fixed"
     unknown = {s.name: s for s in dim.symbols() if s.name not in known}
@@ -264,9 +273,13 @@ def solve(dim: Dim, size: int, known: dict[str, int]) -> str | None:
     if len(unknown) > 1:
         return None
     (name, symbol), = unknown.items()
+    if any(m.count(symbol) > 1 or any(isinstance(a, Quotient) and symbol in a.symbols() for a in m) for m, _ in dim.terms):
+        return None
     base = dim.at({**known, name: 0})
     slope = dim.at({**known, name: 1}) - base
-    if slope == 0 or (size - base) % slope or dim.at({**known, name: (size - base) // slope}) != size:
+    if slope == 0 and size == base:  # 0*S: any S will do
+        return None
+    if slope == 0 or (size - base) % slope:
         return f"no {name} makes {dim} equal to {size}"
     value = (size - base) // slope
     if not symbol.lo <= value <= symbol.hi or value % symbol.step:
@@ -294,9 +307,9 @@ def shape_text(shape: Shape) -> str:
 
 def parse_dim(text: str | ast.expr, known: Mapping[str, Dim]) -> Dim:
     """A dim from its text: ints, symbol names, + - * //.  Raises BuildError naming an unknown symbol."""
-    node = ast.parse(text, mode="eval").body if isinstance(text, str) else text
+    node = _parsed(text) if isinstance(text, str) else text
     match node:
-        case ast.Constant(value=int(n)):
+        case ast.Constant(value=int(n)) if not isinstance(n, bool):
             return n
         case ast.Name(id=name) if name in known:
             return known[name]
@@ -311,3 +324,10 @@ def parse_dim(text: str | ast.expr, known: Mapping[str, Dim]) -> Dim:
         case ast.BinOp(left=a, op=ast.FloorDiv(), right=ast.Constant(value=int(n))):
             return parse_dim(a, known) // n
     raise BuildError(f"cannot read size {ast.unparse(node)!r}", why=f"symbols are {', '.join(known) or 'none'}")
+
+
+def _parsed(text: str) -> ast.expr:
+    try:
+        return ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as e:  # what Python's parser raises on bad or endless text
+        raise BuildError(f"cannot read size {text!r}", why=str(e)) from None

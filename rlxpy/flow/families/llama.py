@@ -112,7 +112,7 @@ class Head:
     name: str = "head"
 
     def emit_layer(self, ctx: FlowCtx, x: Value) -> Value:
-        b, t, width = x.shape
+        b, t, _ = x.shape
         if not self.every:
             x = F.cut(x, 1, t - 1, t)
         x = ctx.rms_norm(x, "model.norm", self.config.rms_norm_eps)

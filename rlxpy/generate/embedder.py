@@ -1,0 +1,105 @@
+"""Texts to embeddings: tokenise, pad into batches, run."""
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlxpy.compiler.compiled import CompiledGraph
+from rlxpy.compiler.options import CompileOptions
+from rlxpy.compiler.session import compile
+from rlxpy.errors import InputError, LoadError
+from rlxpy.flow.families import ENCODERS, BertConfig, bert
+from rlxpy.generate.opened import open_model
+from rlxpy.generate.tokenizer import Tokenizer
+from rlxpy.ir.dtypes import Array
+
+DEFAULT_BATCH = 32
+GGUF_POOLING = {1: "mean", 2: "cls"}  # llama.cpp's enum of pooling types
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """vectors f32 [texts, width]; token counts; which texts were cut at the model's limit."""
+
+    vectors: Array
+    token_counts: tuple[int, ...]
+    truncated: tuple[int, ...]
+
+
+class Embedder:
+    """An encoder model, compiled once for every batch and length up to its bounds."""
+
+    def __init__(self, graph: CompiledGraph, tokenizer: Tokenizer, *, batch: int, length: int) -> None:
+        self.graph, self.tokenizer, self.batch, self.length = graph, tokenizer, batch, length
+
+    @classmethod
+    def load(cls, path: str | Path, *, device: str | Sequence[str] | None = None, batch: int = DEFAULT_BATCH, length: int | None = None,
+             weights: str = "auto", debug: bool | None = None) -> Embedder:
+        """From a Hugging Face folder (with sentence-transformers' pooling, where it says one) or a GGUF file.  Raises LoadError."""
+        model = open_model(Path(path), ENCODERS)
+        config = BertConfig.of({**model.config, **pooling(Path(path), model.weights.metadata)})
+        own = min(config.max_position_embeddings, model.tokenizer.max_length or config.max_position_embeddings)
+        length = own if length is None else length
+        if not 3 <= length <= config.max_position_embeddings or batch < 1:
+            raise InputError(f"length {length}, batch {batch}", why=f"lengths are 3..{config.max_position_embeddings}, batches 1 or more")
+        prefix = "bert." if "bert.embeddings.word_embeddings.weight" in model.weights else ""
+        built = bert(config, max_batch=batch, max_length=length).with_prefix(prefix).build(model.weights)
+        model.check_complete(built)
+        graph = compile(built.graph, built.params, device=device, options=CompileOptions(weights=weights, debug=debug))
+        return cls(graph, model.tokenizer, batch=batch, length=length)
+
+    def embed(self, texts: Sequence[str]) -> Embeddings:
+        """In any number; batches hold texts of similar length, so that little is padding."""
+        if isinstance(texts, str):
+            raise InputError("one string was given", why="embed takes a list of texts", fix="embed([text])")
+        ids = [self.tokenizer.encode(t) for t in texts]
+        cut = tuple(i for i, t in enumerate(ids) if len(t) > self.length)
+        for i in cut:
+            ids[i] = [*ids[i][:self.length - 1], ids[i][-1]]  # the closing token stays
+        width = self.graph.plan.graph.output_types[0].shape[-1]
+        out = np.empty((len(ids), int(width)), np.float32)
+        order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
+        for lo in range(0, len(order), self.batch):
+            part = order[lo:lo + self.batch]
+            out[part] = self.graph.run(*padded([ids[i] for i in part]))[0]
+        return Embeddings(out, tuple(map(len, ids)), cut)
+
+
+def padded(rows: Sequence[Sequence[int]]) -> tuple[Array, Array]:
+    """ids i64 [b, s], zeros at the end of short rows, and which are real, bool [b, s]."""
+    longest = max(map(len, rows))
+    ids, seen = np.zeros((len(rows), longest), np.int64), np.zeros((len(rows), longest), np.bool_)
+    for i, row in enumerate(rows):
+        ids[i, :len(row)], seen[i, :len(row)] = row, True
+    return ids, seen
+
+
+def pooling(path: Path, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """pooling and normalise, from sentence-transformers' modules.json or GGUF metadata; {} when neither says."""
+    if "bert.pooling_type" in metadata:
+        kind = metadata["bert.pooling_type"]
+        if kind not in GGUF_POOLING:
+            raise LoadError(f"pooling type {kind} is not supported", where=str(path), why=f"supported are {GGUF_POOLING}")
+        return {"pooling": GGUF_POOLING[kind]}
+    listing = path / "modules.json"
+    if not listing.is_file():
+        return {}
+    try:
+        modules = json.loads(listing.read_text())
+        types = {m["type"].rpartition(".")[2]: m["path"] for m in modules}
+        asked = json.loads((path / types["Pooling"] / "config.json").read_text()) if "Pooling" in types else {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+        raise LoadError("the sentence-transformers modules cannot be read", where=str(listing), why=f"{type(e).__name__}: {e}") from None
+    unknown = set(types) - {"Transformer", "Pooling", "Normalize"}
+    if unknown:
+        raise LoadError(f"module {', '.join(sorted(unknown))} is not supported", where=str(listing), why="supported are Transformer, Pooling, Normalize")
+    modes = [k for k, on in asked.items() if k.startswith("pooling_mode_") and on is True]
+    named = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max"}
+    if modes and (len(modes) > 1 or modes[0] not in named):
+        raise LoadError(f"pooling {', '.join(modes)} is not supported", where=str(listing), why=f"supported is one of {', '.join(named)}")
+    return {"pooling": named[modes[0]] if modes else "mean", "normalise": "Normalize" in types}

@@ -1,0 +1,155 @@
+"""The loop: prefill in chunks, pick, feed back, until something ends it; one compiled graph does it all."""
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from rlxpy.compiler.compiled import CompiledGraph
+from rlxpy.compiler.options import CompileOptions
+from rlxpy.compiler.session import compile
+from rlxpy.errors import InputError
+from rlxpy.flow.families import DECODERS, LlamaConfig, llama
+from rlxpy.generate.chat import render
+from rlxpy.generate.opened import OpenedModel, open_model
+from rlxpy.generate.sampling import Sampler
+from rlxpy.generate.stops import StopConditions, StopReason
+from rlxpy.generate.stream import TextStream
+from rlxpy.generate.tokenizer import Tokenizer
+from rlxpy.ir.dtypes import Array, dtype
+
+DEFAULT_CONTEXT = 2048  # tokens of prompt and answer; a longer one costs cache memory, so it is asked for
+DEFAULT_CHUNK = 64      # prompt tokens a run; larger chunks need a larger arena
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One generated token, and the text that became final with it (often "")."""
+
+    token: int
+    text: str
+
+
+@dataclass
+class Generation:
+    """A finished (or running) answer."""
+
+    prompt_ids: list[int]
+    ids: list[int] = field(default_factory=list)
+    text: str = ""
+    reason: StopReason | None = None
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of decoding: the first token comes from the prefill."""
+        return (len(self.ids) - 1) / self.decode_seconds if len(self.ids) > 1 and self.decode_seconds else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        return {"prompt_ids": self.prompt_ids, "ids": self.ids, "text": self.text, "reason": self.reason, "prefill_seconds": self.prefill_seconds,
+                "decode_seconds": self.decode_seconds, "tokens_per_second": self.tokens_per_second}
+
+
+class Conversation:
+    """Tokens so far and the memory that holds their keys and values.  Forgetting it frees both."""
+
+    def __init__(self, generator: Generator) -> None:
+        self._generator, self._state = generator, generator.graph.new_state()
+        self.ids: list[int] = []
+
+    def feed(self, ids: Sequence[int]) -> Array:
+        """Append tokens; gives the logits, f32 [vocab], after the last.  Raises InputError beyond the context, and is then unchanged."""
+        g = self._generator
+        if not ids:
+            raise InputError("no tokens to feed", why="a prompt of 0 tokens has no next one", fix="give a prompt of one token or more")
+        if len(self.ids) + len(ids) > g.context:
+            raise InputError("the context is full", why=f"{len(self.ids)} + {len(ids)} tokens meet {g.context} positions",
+                             fix=f"compile for a longer context, or shorten by {len(self.ids) + len(ids) - g.context}")
+        bad = [i for i in ids if not 0 <= i < g.config.vocab_size]
+        if bad:
+            raise InputError(f"token {bad[0]} does not exist", why=f"the vocabulary has {g.config.vocab_size}")
+        for lo in range(0, len(ids), g.chunk):
+            part = list(ids[lo:lo + g.chunk])
+            logits = g.graph.run(np.array([part], np.int64), sizes={"P": len(self.ids)}, state=self._state)
+            self.ids += part
+        return np.asarray(logits[0])
+
+
+class Generator:
+    """A decoder model, compiled once: its graph serves every prompt length up to the context."""
+
+    def __init__(self, graph: CompiledGraph, config: LlamaConfig, tokenizer: Tokenizer, *, context: int, chunk: int) -> None:
+        self.graph, self.config, self.tokenizer, self.context, self.chunk = graph, config, tokenizer, context, chunk
+
+    @classmethod
+    def load(cls, path: str | Path, *, device: str | Sequence[str] | None = None, context: int | None = None, chunk: int | None = None,
+             weights: str = "auto", cache: str = "f32", debug: bool | None = None) -> Generator:
+        """From a GGUF file or a Hugging Face folder.  Raises LoadError naming what the model needs and rlxpy lacks.
+
+        weights: as CompileOptions.weights."""
+        return cls.of(open_model(Path(path), DECODERS), device=device, context=context, chunk=chunk, weights=weights, cache=cache, debug=debug)
+
+    @classmethod
+    def of(cls, model: OpenedModel, *, device: str | Sequence[str] | None = None, context: int | None = None, chunk: int | None = None,
+           weights: str = "auto", cache: str = "f32", debug: bool | None = None) -> Generator:
+        config = LlamaConfig.of(model.config)
+        context = min(DEFAULT_CONTEXT, config.max_position_embeddings) if context is None else context
+        chunk = min(DEFAULT_CHUNK if chunk is None else chunk, context)
+        if chunk < 1:
+            raise InputError(f"chunk = {chunk}", why="at least 1 token a run is needed")
+        built = llama(config, context=context, chunk=chunk, cache_dtype=dtype(cache)).build(model.weights)
+        model.check_complete(built)
+        graph = compile(built.graph, built.params, device=device, options=CompileOptions(weights=weights, debug=debug))
+        return cls(graph, config, model.tokenizer, context=context, chunk=chunk)
+
+    def chat_prompt(self, messages: Sequence[dict[str, str]]) -> str:
+        """The model's own chat template around the messages.  Raises an error that tells of --raw when it has none."""
+        t = self.tokenizer
+        return render(t.chat_template, messages, bos=t.bos, eos=t.eos)
+
+    def conversation(self) -> Conversation:
+        return Conversation(self)
+
+    def stream(self, prompt: str | Sequence[int], result: Generation, *, sampler: Sampler | None = None, max_tokens: int | None = 256,
+               stop: Sequence[str] = (), special: bool = True) -> Iterator[Piece]:
+        """Pieces as they are made, `result` growing with them.  prompt: text (special: add the model's own start tokens), or ids.
+
+        Raises InputError before anything runs when the prompt does not fit the context."""
+        sampler = sampler or Sampler()
+        ids = self.tokenizer.encode(prompt, special=special) if isinstance(prompt, str) else [int(i) for i in prompt]
+        stops = StopConditions(self.tokenizer.eos_ids, stop, max_tokens, self.context)
+        result.prompt_ids = ids
+        result.reason = stops.reason(prompt=len(ids), generated=0)
+        if result.reason is not None:
+            return
+        conversation, text = self.conversation(), TextStream(self.tokenizer, stop)
+        start = perf_counter()
+        logits = conversation.feed(ids)
+        result.prefill_seconds = perf_counter() - start
+        start = perf_counter()
+        while True:
+            token = sampler.pick(logits, [*ids, *result.ids], sampler.rng(len(ids) + len(result.ids)))
+            result.ids.append(token)
+            piece = text.feed(token)
+            result.reason = stops.reason(prompt=len(ids), generated=len(result.ids), last=token, matched=text.stopped)
+            if result.reason is not None:
+                piece += text.flush()
+            result.text += piece
+            result.decode_seconds = perf_counter() - start
+            yield Piece(token, piece)
+            if result.reason is not None:
+                return
+            logits = conversation.feed([token])
+
+    def generate(self, prompt: str | Sequence[int], *, sampler: Sampler | None = None, max_tokens: int | None = 256, stop: Sequence[str] = (),
+                 special: bool = True) -> Generation:
+        """The whole answer at once."""
+        result = Generation([])
+        for _ in self.stream(prompt, result, sampler=sampler, max_tokens=max_tokens, stop=stop, special=special):
+            pass
+        return result

@@ -1,0 +1,43 @@
+"""A model on disk, opened: configuration, weights under Hugging Face names, tokeniser; and the check that nothing was left out."""
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlxpy.errors import LoadError
+from rlxpy.flow.core import BuiltModel
+from rlxpy.flow.families import check_supported
+from rlxpy.flow.weights import WeightSource, huggingface_view, model_config, open_weights
+from rlxpy.generate.tokenizer import Tokenizer
+
+# what checkpoints carry beside what a forward pass needs: position buffers, rope tables, BERT's pooler and pre-training heads
+IDLE = re.compile(r"(.*\.)?(position_ids|rotary_emb\.inv_freq|rope_freqs\.weight)$|(bert\.)?pooler\.|cls\.")
+
+
+@dataclass(frozen=True)
+class OpenedModel:
+    path: Path
+    config: dict[str, Any]
+    weights: WeightSource
+    tokenizer: Tokenizer
+
+    def check_complete(self, built: BuiltModel) -> None:
+        """Raises LoadError when the model has weights that its flow never read: it would run, and be wrong."""
+        left = [n for n in self.weights.names() if n not in built.weights and not IDLE.match(n)]
+        if self.config.get("tie_word_embeddings"):
+            left = [n for n in left if n != "lm_head.weight"]
+        if left:
+            raise LoadError(f"{len(left)} weights of {self.path.name} have no place in its flow", where=str(self.path), why=f"first: {', '.join(left[:3])}",
+                            fix="the model is a variant this family does not know; write its flow: docs/add_a_block.md")
+
+
+def open_model(path: Path, wanted: tuple[str, ...]) -> OpenedModel:
+    """A GGUF file or a Hugging Face folder of one of the `wanted` model types.  Raises LoadError naming what is missing."""
+    source = open_weights(path)
+    config = model_config(source)
+    check_supported(config, wanted, str(path))
+    if "general.architecture" in source.metadata:
+        return OpenedModel(path, config, huggingface_view(source), Tokenizer.from_gguf(source.metadata))
+    return OpenedModel(path, config, source, Tokenizer.from_folder(path))
