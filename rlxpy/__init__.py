@@ -1,7 +1,9 @@
 """rlxpy: a graph compiler and runtime for tensor models.  Everything here is imported at first use."""
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rlxpy.exports import lazy
 
 __version__ = "0.1.0"
 
@@ -11,6 +13,9 @@ if TYPE_CHECKING:
     from rlxpy.compiler.options import CompileOptions as CompileOptions
     from rlxpy.compiler.session import Session as Session, compile as compile
     from rlxpy.errors import RlxError as RlxError
+    from rlxpy.flow.core import ModelFlow as ModelFlow
+    from rlxpy.generate.embedder import Embedder as Embedder
+    from rlxpy.generate.generator import Generator as Generator
     from rlxpy.ir.builder import Builder as Builder, Value as Value
     from rlxpy.ir.dims import sym as sym
     from rlxpy.ir.dtypes import DType as DType
@@ -19,19 +24,13 @@ if TYPE_CHECKING:
     from rlxpy.ir.text import parse as parse, show as show
 
 _HOME = {
-    "Builder": "ir.builder", "CompileOptions": "compiler.options", "CompiledGraph": "compiler.compiled", "DType": "ir.dtypes", "Graph": "ir.graph",
-    "Op": "ir.op", "RlxError": "errors", "Session": "compiler.session", "Value": "ir.builder", "available_backends": "compiler.devices",
+    "Builder": "ir.builder", "CompileOptions": "compiler.options", "CompiledGraph": "compiler.compiled", "DType": "ir.dtypes",
+    "Embedder": "generate.embedder", "Generator": "generate.generator", "Graph": "ir.graph", "ModelFlow": "flow.core", "Op": "ir.op",
+    "RlxError": "errors", "Session": "compiler.session", "Value": "ir.builder", "available_backends": "compiler.devices",
     "backend_report": "compiler.devices", "compile": "compiler.session", "parse": "ir.text", "show": "ir.text", "sym": "ir.dims",
 }
 __all__ = ["__version__", *_HOME]
-
-
-def __getattr__(name: str) -> Any:
-    from importlib import import_module
-
-    if name not in _HOME:
-        raise AttributeError(f"module 'rlxpy' has no attribute {name!r}")
-    return getattr(import_module(f"rlxpy.{_HOME[name]}"), name)
+__getattr__ = lazy(__name__, _HOME)
 
 
 def __dir__() -> list[str]:

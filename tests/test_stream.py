@@ -6,11 +6,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import gguf
 import pytest
 from hypothesis import given, strategies as st
 
 from rlxpy.errors import InputError
+from rlxpy.flow.weights import open_weights
 from rlxpy.generate.stops import StopConditions
 from rlxpy.generate.stream import TextStream
 from rlxpy.generate.tokenizer import Tokenizer
@@ -127,7 +127,7 @@ def test_a_second_flush_is_empty() -> None:
 
 @pytest.fixture(scope="module")
 def smollm2(smollm2_gguf: Path) -> Tokenizer:
-    return Tokenizer.from_gguf({key: field.contents() for key, field in gguf.GGUFReader(smollm2_gguf).fields.items()})
+    return Tokenizer.from_gguf(open_weights(smollm2_gguf).metadata)
 
 
 @given(ids=st.lists(st.integers(0, 49151), max_size=20))

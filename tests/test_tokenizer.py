@@ -72,11 +72,12 @@ def byte_level(pre: str = "gpt-2", merges: tuple[str, ...] = ("h e", "l l", "he 
     tokens = [byte_entry(b) for b in range(256)] + [m.replace(" ", "") for m in merges] + ["<s>", "</s>"]
     return {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": pre, "tokenizer.ggml.tokens": tokens,
             "tokenizer.ggml.merges": list(merges), "tokenizer.ggml.token_type": [1] * (len(tokens) - 2) + [3, 3],
-            "tokenizer.ggml.bos_token_id": len(tokens) - 2, "tokenizer.ggml.eos_token_id": len(tokens) - 1, **{f"tokenizer.ggml.{key}": value for key, value in more.items()}}
+            "tokenizer.ggml.bos_token_id": len(tokens) - 2, "tokenizer.ggml.eos_token_id": len(tokens) - 1,
+            **{f"tokenizer.ggml.{key}": value for key, value in more.items()}}
 
 
-PIECES = ("▁", "▁t", "he", "▁the", "a", "t", "h", "e", "n", "an", "▁an", "▁a", "b", "ab", "aba", "ban", "ana", "na", "c", "at", "▁c", "▁cat",
-          "é", "日", "日本", "本", "!", "▁▁")
+PIECES = ("▁", "▁t", "he", "▁the", "a", "t", "h", "e", "n", "an", "▁an", "▁a", "b", "ab", "aba", "ban", "ana", "na", "c", "at", "▁c",
+          "▁cat", "é", "日", "日本", "本", "!", "▁▁")
 
 
 def sentence_piece(**more: Any) -> Metadata:
@@ -461,7 +462,8 @@ def test_a_decoder_without_bytes_still_encodes(tmp_path: Path) -> None:
 
 # Bad text and ids.
 
-@pytest.mark.parametrize(("text", "told"), [("ab\ud83d", "character 2 of 3.*U\\+D83D"), (b"bytes", "found bytes"), (None, "found NoneType")])
+@pytest.mark.parametrize(("text", "told"), [
+    ("ab\ud83d", "character 2 of 3.*U\\+D83D"), (b"bytes", "found bytes"), (None, "found NoneType")])
 def test_what_is_no_text_is_refused(text: Any, told: str) -> None:
     with pytest.raises(InputError, match=f"(?s){told}"):
         Tokenizer.from_gguf(byte_level()).encode(text)

@@ -1,1 +1,80 @@
-"""The surface for downstream packages: `from rlxpy.extend import *`."""
+"""The surface for downstream packages: `from rlxpy.extend import *` is everything one needs to add to rlxpy.
+
+Names are imported at first use, so that this layer does not import those above it."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlxpy.exports import lazy
+
+if TYPE_CHECKING:
+    from rlxpy.errors import BuildError as BuildError, CustomOpError as CustomOpError, RlxError as RlxError
+    from rlxpy.extend.backend import Backend as Backend, BackendSpec as BackendSpec, Device as Device, ExecutableGraph as ExecutableGraph
+    from rlxpy.extend.devices import backend_registry as backend_registry, register_backend as register_backend
+    from rlxpy.extend.kernels import (
+        Choice as Choice,
+        Constraint as Constraint,
+        KernelLibrary as KernelLibrary,
+        KernelRow as KernelRow,
+        KernelSearchPath as KernelSearchPath,
+        Tunable as Tunable,
+    )
+    from rlxpy.extend.passes import (
+        Note as Note,
+        NotingPass as NotingPass,
+        Pass as Pass,
+        pass_registry as pass_registry,
+        register_ir_pass as register_ir_pass,
+        unregister_ir_pass as unregister_ir_pass,
+    )
+    from rlxpy.extend.plan import Plan as Plan
+    from rlxpy.flow.core import BuiltModel as BuiltModel, LayerStage as LayerStage, ModelFlow as ModelFlow, StageArtifacts as StageArtifacts
+    from rlxpy.flow.ctx import FlowCtx as FlowCtx
+    from rlxpy.fusion.canonicalise import Canonicalise as Canonicalise
+    from rlxpy.fusion.rebuild import rebuild as rebuild
+    from rlxpy.ir.attrs import Attrs as Attrs
+    from rlxpy.ir.builder import Builder as Builder, Value as Value
+    from rlxpy.ir.dims import Dim as Dim, Shape as Shape, sym as sym
+    from rlxpy.ir.dtypes import DType as DType
+    from rlxpy.ir.extension import (
+        OpExtension as OpExtension,
+        is_op_registered as is_op_registered,
+        register_op as register_op,
+        register_op_strict as register_op_strict,
+        registry as registry,
+        unregister_op as unregister_op,
+    )
+    from rlxpy.ir.graph import Graph as Graph, Node as Node
+    from rlxpy.ir.op import Op as Op
+    from rlxpy.ir.pattern import RuleSet as RuleSet, rules as rules, var as var
+    from rlxpy.ir.row import OpRow as OpRow, Why as Why
+    from rlxpy.ir.types import TensorType as TensorType
+
+_HOME = {name: module for module, names in {
+    "errors": "BuildError CustomOpError RlxError",
+    "extend.backend": "Backend BackendSpec Device ExecutableGraph",
+    "extend.devices": "backend_registry register_backend",
+    "extend.kernels": "Choice Constraint KernelLibrary KernelRow KernelSearchPath Tunable",
+    "extend.passes": "Note NotingPass Pass pass_registry register_ir_pass unregister_ir_pass",
+    "extend.plan": "Plan",
+    "flow.core": "BuiltModel LayerStage ModelFlow StageArtifacts",
+    "flow.ctx": "FlowCtx",
+    "fusion.canonicalise": "Canonicalise",
+    "fusion.rebuild": "rebuild",
+    "ir.attrs": "Attrs",
+    "ir.builder": "Builder Value",
+    "ir.dims": "Dim Shape sym",
+    "ir.dtypes": "DType",
+    "ir.extension": "OpExtension is_op_registered register_op register_op_strict registry unregister_op",
+    "ir.graph": "Graph Node",
+    "ir.op": "Op",
+    "ir.pattern": "RuleSet rules var",
+    "ir.row": "OpRow Why",
+    "ir.types": "TensorType",
+}.items() for name in names.split()}
+__all__ = [*_HOME]
+__getattr__ = lazy(__name__, _HOME)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -12,9 +12,10 @@ from rlxpy.extend.passes import Note, NotingPass, note
 from rlxpy.fusion.rules import CANONICAL
 from rlxpy.ir.attrs import Attrs
 from rlxpy.ir.builder import Builder, Value
-from rlxpy.ir.graph import Graph, Loc, Node, Ref
+from rlxpy.ir.graph import Graph, Node, Ref
 from rlxpy.ir.op import LEAVES, Op
 from rlxpy.ir.pattern import RuleSet, match
+from rlxpy.ir.place import Loc
 from rlxpy.ir.types import TensorType
 
 GENERATED = LEAVES | {Op.IOTA, Op.SIZE}  # cheap to make again, so never folded into memory

@@ -37,6 +37,7 @@ TEMPLATE = "<chat template>"
 # What pads or pretty-prints to any width, and no chat template needs.
 _REFUSED_FILTERS = ("batch", "center", "filesizeformat", "forceescape", "pprint", "random", "slice", "striptags", "urlencode", "urlize",
                     "wordwrap", "xmlattr")
+_OWN_KEYWORDS = ("_loop_vars", "_block_vars")  # jinja2 adds these to calls and takes them away again
 _REFUSED_METHODS = ("center", "encode", "expandtabs", "format_map", "ljust", "rjust", "translate", "zfill")
 
 
@@ -69,7 +70,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     """One rendering, with what it has spent.  Options and extras are those that templates on the Hugging Face hub expect: trimmed
     blocks, break and continue, {% generation %}, raise_exception, strftime_now, and a tojson that leaves characters alone."""
 
-    intercepted_binops = frozenset(("+", "*", "**", "%"))
+    intercepted_binops = frozenset(("+", "*", "**", "//", "%"))
 
     def __init__(self) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation], finalize=self.written)
@@ -113,8 +114,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
         owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
         if isinstance(owner, int | float | bytes) or (isinstance(owner, str) and name in _REFUSED_METHODS):
             raise SecurityError(f"{type(owner).__name__}.{name} is not for templates")
-        args = _listed(args)
-        __self.spend(_GROWTH.get(name, _taken)(owner, *args, **kwargs) if isinstance(owner, str) else 0)
+        args, named = _listed(args), {key: value for key, value in kwargs.items() if key not in _OWN_KEYWORDS}
+        __self.spend(_GROWTH.get(name, _taken)(owner, *args, **named) if isinstance(owner, str) else 0)
         return super().call(__context, __obj, *args, **kwargs)
 
     def _charged(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -214,29 +215,49 @@ def _indent(text: Any, width: int | str = 4, *options: bool, **named: bool) -> i
 def _formatted(form: Any, *args: Any, **kwargs: Any) -> int:
     """Each field may write every argument, padded to the widths in the form; a width from an argument is refused."""
     text = str(form)
-    if re.search(r"%[^a-zA-Z%]*\*|\{[^{}]*:[^{}]*\{", text):
+    if re.search(r"%[^a-zA-Z%]*\*|\{[^{}:]*:[^{}]*\{", text):
         return TOO_MUCH
     widths = sum(int(digits) if len(digits) < 9 else TOO_MUCH for digits in re.findall("[0-9]+", text))
     return len(text) + widths + (text.count("%") + text.count("{")) * _written([*args, *kwargs.values()])
 
 
-_GROWTH: dict[str, Callable[..., int]] = {  # of filters and of methods of text, by name
-    "format": _formatted,
-    "indent": _indent,
-    "join": lambda separator, items: _join(items, separator),
-    "replace": _replace,
-    "string": _written,
-}
+def _split(text: str, separator: str | None = None, maxsplit: int = -1) -> int:
+    """A piece takes some 60 bytes beside its characters."""
+    count = 1 + (text.count(separator) if separator else len(text) // 2)
+    return len(text) + 60 * (count if maxsplit < 0 else min(count, maxsplit + 1))
+
+
+def _both(left: Any, right: Any) -> int:
+    """Multiplying or dividing long numbers takes the product of their lengths in time."""
+    return _length(left) * _length(right) if isinstance(left, int) and isinstance(right, int) else _length(left) + _length(right)
 
 
 def _times(left: Any, right: Any) -> int:
     text, count = (right, left) if isinstance(left, int) else (left, right)
-    return _length(text) * max(count, 0) if not isinstance(text, int) and isinstance(count, int) else _length(left) + _length(right)
+    return _length(text) * max(count, 0) if isinstance(text, str | list | tuple) and isinstance(count, int) else _both(left, right)
 
+
+def _power(base: Any, exponent: Any) -> int:
+    return int((_length(base) * max(exponent, 0)) ** 2) if isinstance(base, int) and isinstance(exponent, int) else 1
+
+
+_GROWTH: dict[str, Callable[..., int]] = {  # of filters and of methods of text, by name
+    "format": _formatted,
+    "indent": _indent,
+    "int": lambda value, default=0, base=10: len(value) ** 2 if isinstance(value, str) else 1,
+    "join": lambda separator, items: _join(items, separator),
+    "replace": _replace,
+    "round": lambda value, precision=0, method="common": _power(10, precision),
+    "rsplit": _split,
+    "split": _split,
+    "splitlines": lambda text, keepends=False: _split(text),
+    "string": _written,
+}
 
 _OPERATORS: dict[str, Callable[[Any, Any], int]] = {
     "+": lambda left, right: _length(left) + _length(right),
     "*": _times,
-    "**": lambda left, right: int(_length(left) * max(right, 0)) if isinstance(left, int) and isinstance(right, int) else 1,
-    "%": lambda left, right: _formatted(left, right) if isinstance(left, str) else 1,
+    "**": _power,
+    "//": _both,
+    "%": lambda left, right: _formatted(left, right) if isinstance(left, str) else _both(left, right),
 }

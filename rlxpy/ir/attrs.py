@@ -3,11 +3,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from operator import index
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from rlxpy.errors import BuildError
 from rlxpy.ir.constant import Constant
-from rlxpy.ir.dims import Dim, Shape, Sizes, SymDim, at
+from rlxpy.ir.dims import Dim, Shape, Sizes, SymDim, as_dim, as_shape, at
 from rlxpy.ir.dtypes import DType, dtype
 
 if TYPE_CHECKING:
@@ -147,6 +148,12 @@ class Pad(Attrs):
     high: Shape
     value: float = 0.0
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Pad) and repr(self) == repr(other)  # -0.0 is not 0.0, and NaN is NaN
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
 
 @dataclass(frozen=True)
 class Eps(Attrs):
@@ -208,29 +215,50 @@ class Custom(Attrs):
 
 
 def make(cls: type[Attrs], op: str, given: Mapping[str, Any]) -> Attrs:
-    """Attrs from keywords.  Raises BuildError naming what is missing or unknown."""
+    """Attrs from keywords.  Raises BuildError naming what is missing, unknown or of the wrong kind."""
     known = field_types(cls)
+    parameters = f"parameters are: {', '.join(f'{k}: {t}' for k, t in known.items()) or 'none'}"
+    if unknown := [k for k in given if k not in known]:
+        raise BuildError(f"{op}: wrong parameters", why=f"{op} has no parameter {', '.join(unknown)}", fix=parameters)
+    converted = {}
+    for k, v in given.items():
+        try:
+            converted[k] = _CONVERT.get(known[k], _same)(v)
+        except (TypeError, ValueError, OverflowError) as e:
+            raise BuildError(f"{op}: {k} = {v!r}", why=f"{k} is {known[k]}: {e}", fix=parameters) from None
     try:
-        return cls(**{k: _CONVERT.get(known.get(k, ""), _same)(v) for k, v in given.items()})
+        return cls(**converted)
     except (TypeError, ValueError) as e:
-        unknown = [k for k in given if k not in known]
-        why = f"{op} has no parameter {', '.join(unknown)}" if unknown else str(e).partition("() ")[2] or str(e)
-        raise BuildError(f"{op}: wrong parameters", why=why, fix=f"parameters are: {', '.join(f'{k}: {t}' for k, t in known.items()) or 'none'}") from None
+        raise BuildError(f"{op}: wrong parameters", why=str(e).partition("() ")[2] or str(e), fix=parameters) from None
 
 
 def _same(value: Any) -> Any:
     return value
 
 
-def _shape(value: Any) -> Shape:
-    return (value,) if isinstance(value, (int, SymDim)) else tuple(v if isinstance(v, SymDim) else int(v) for v in value)
-
-
 def _ints(value: Any) -> tuple[int, ...]:
-    return (int(value),) if isinstance(value, int) else tuple(int(v) for v in value)
+    return tuple(map(index, (value,) if isinstance(value, SupportsIndex) else value))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{type(value).__name__} is not text")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if value is not True and value is not False:
+        raise TypeError(f"{type(value).__name__} is not True or False")
+    return bool(value)
+
+
+def _real(value: Any) -> float:
+    if isinstance(value, str):
+        raise TypeError("text is not a number")
+    return float(value)
 
 
 _CONVERT: dict[str, Callable[[Any], Any]] = {
-    "DType": dtype, "Shape": _shape, "tuple[int, ...]": _ints, "float": float, "int": int, "bool": bool, "str": str,
+    "DType": dtype, "Dim": as_dim, "Shape": as_shape, "tuple[int, ...]": _ints, "float": _real, "int": index, "bool": _flag, "str": _text,
     "Constant": lambda v: v if isinstance(v, Constant) else Constant(v),
 }

@@ -5,7 +5,39 @@ from typing import Any
 
 import numpy as np
 
+from rlxpy.errors import BuildError, RlxError
 from rlxpy.ir.dtypes import Array, DType, dtype
+
+HOLDS = {"b": "b", "i": "iu", "u": "iu", "f": "iuf", "c": "iufc"}  # by kind of dtype: NumPy's kinds of numbers that become one
+NATURAL = {"b": DType.BOOL, "i": DType.I64, "u": DType.I64, "f": DType.F32, "c": DType.C64}  # what Python's numbers are unless a dtype is named
+
+
+def fitted(value: Any, want: DType | None, what: str, error: type[RlxError]) -> Array:
+    """Numbers as an array of `want` (None: their natural type).  Raises `error` when they are of another kind or beyond its range."""
+    try:
+        array = np.asarray(value)
+    except Exception as e:  # rows of unequal length, or whatever an object of the caller's raises when it is read
+        raise error(f"{what} is not an array", why=f"{type(e).__name__}: {e}", fix="rows of a list must have equal lengths") from None
+    long = array.dtype.kind == "O" and all(type(v) is int for v in array.flat)  # ints of more than 64 bits
+    kind = "i" if long else array.dtype.kind
+    want = want or NATURAL.get(kind, DType.F32)
+    if array.size == 0 or array.dtype == want.numpy:
+        return array.astype(want.numpy)
+    if kind not in HOLDS[want.kind]:
+        raise error(f"{what} cannot be {want}", why=f"{type(value).__name__} holds {array.dtype.name}", fix=f"give numbers that {want} can hold, or an array of {want}")
+    least, most = array.min(), array.max()
+    if want.is_integer and not want.range[0] <= least <= most <= want.range[1]:
+        raise error(f"{what} does not fit {want}", why=f"its values are {least}..{most}, {want} holds {want.range[0]}..{want.range[1]}", fix="use a wider type")
+    try:
+        with np.errstate(over="raise"):
+            return array.astype(want.numpy)
+    except (FloatingPointError, OverflowError, TypeError):  # the last two for ints that are no doubles
+        raise error(f"{what} does not fit {want}", why=f"its values are {least}..{most}", fix="use a wider type, or write inf where it is meant") from None
+
+
+def native(array: Array) -> Array:
+    """The same numbers in this machine's byte order."""
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 class Constant:
@@ -15,7 +47,9 @@ class Constant:
     array: Array
 
     def __init__(self, value: Any, dt: DType | None = None) -> None:
-        array = np.array(value, dtype=dt.numpy if dt is not None else None, order="C", copy=True)
+        """Raises BuildError when the value is no array, or is not one of `dt`."""
+        typed = isinstance(value, (np.ndarray, np.generic)) and (dt is None or value.dtype == dt.numpy)
+        array = np.array(native(np.asarray(value)) if typed else fitted(value, dt, "constant", BuildError), order="C", copy=True)
         array.setflags(write=False)
         self.array = array
         self._hash = hash((array.shape, array.dtype.name, array.tobytes()))

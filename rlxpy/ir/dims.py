@@ -3,14 +3,17 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from keyword import iskeyword
 from math import ceil, floor, gcd, prod
-from typing import TypeAlias
+from operator import index
+from typing import Any, TypeAlias
 from unicodedata import normalize
 
 from rlxpy.errors import BuildError, InputError
+from rlxpy.ir.place import placed
 
 
 @dataclass(frozen=True)
@@ -88,9 +91,17 @@ class SymDim:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SymDim) and self.terms == other.terms
 
+    @placed
+    def __lt__(self, other: object) -> bool:
+        raise BuildError(f"{self} compared with {other}", why=f"{self} is known only at run time", fix="compare lower(dim) or upper(dim), its least and greatest value")
+
+    __le__ = __gt__ = __ge__ = __lt__
+
+    @placed
     def __add__(self, other: Dim) -> Dim:
         return _collect([*self.terms, *_terms(other)])
 
+    @placed
     def __mul__(self, other: Dim) -> Dim:
         return _collect([(tuple(sorted(a + b, key=str)), m * n) for a, m in self.terms for b, n in _terms(other)])
 
@@ -100,10 +111,11 @@ class SymDim:
     def __sub__(self, other: Dim) -> Dim: return self + other * -1
     def __rsub__(self, other: Dim) -> Dim: return self * -1 + other
 
+    @placed
     def __floordiv__(self, den: int) -> Dim:
         """Whole multiples of `den` are taken out of every coefficient, and what is left becomes a Quotient in lowest terms."""
         if not isinstance(den, int) or den <= 0:
-            raise BuildError(f"size {self} divided by {den}", fix="divide by a positive int")
+            raise BuildError(f"size {self} divided by {den}", why=f"{den} is not a whole number above 0", fix="divide by a positive int")
         whole = _collect([(m, c // den) for m, c in self.terms])
         rest = _collect([(m, c % den) for m, c in self.terms])
         if isinstance(rest, int):  # less than den
@@ -140,6 +152,7 @@ class SymDim:
     def __bool__(self) -> bool:
         return True  # a symbolic size is a size; compare with lower(d) or upper(d) to ask how large it is
 
+    @placed
     def __index__(self) -> int:
         raise BuildError(f"size {self} is known only at run time", fix="keep it as a Dim, or use upper(dim) for the largest value")
 
@@ -164,7 +177,25 @@ def _term_text(monomial: Monomial, c: int) -> str:
 
 
 def _terms(dim: Dim) -> tuple[tuple[Monomial, int], ...]:
-    return dim.terms if isinstance(dim, SymDim) else (((), int(dim)),)
+    known = as_dim(dim)
+    return known.terms if isinstance(known, SymDim) else (((), known),)
+
+
+def as_dim(value: Any) -> Dim:
+    """Raises BuildError for what is neither a whole number nor made of sym()."""
+    if isinstance(value, SymDim):
+        return value
+    if not isinstance(value, bool):
+        with suppress(TypeError):
+            return index(value)
+    raise BuildError(f"{value!r} is not a size", why=f"{type(value).__name__} is neither a whole number nor a sym()", fix="use an int, or sym('name') for a size that differs from run to run")
+
+
+def as_shape(value: Any) -> Shape:
+    """One size, or several.  Raises BuildError."""
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        return (as_dim(value),)
+    return tuple(map(as_dim, value))
 
 
 def _interval(terms: Iterable[tuple[Monomial, Fraction]]) -> tuple[Fraction, Fraction]:
@@ -192,11 +223,12 @@ def _step(dim: Dim) -> int:
     return gcd(*(c * prod(a.step for a in m) for m, c in _terms(dim)))
 
 
+@placed
 def sym(name: str, lo: int = 1, hi: int = 1 << 16, step: int = 1) -> Dim:
     """A symbolic size.  `sym("S", 1, 512)`; `step=16` promises a multiple of 16.  Raises BuildError on an empty range."""
-    if not name.isidentifier() or iskeyword(name) or normalize("NFKC", name) != name:  # as Python reads it in the text form
+    if not isinstance(name, str) or not name.isidentifier() or iskeyword(name) or normalize("NFKC", name) != name:  # as Python reads it in the text form
         raise BuildError(f"symbol {name!r} is not a name", fix="use letters, digits and _, as in sym('seq_len')")
-    if not 0 <= lo <= hi or step < 1 or hi % step:
+    if not all(isinstance(n, int) for n in (lo, hi, step)) or not 0 <= lo <= hi or step < 1 or hi % step:
         raise BuildError(f"symbol {name} in {lo}..{hi} step {step} has no sizes", why="0 <= lo <= hi and hi a multiple of step are needed")
     return lo if lo == hi else SymDim((((Symbol(name, lo, hi, step),), 1),))
 

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from rlxpy.errors import BuildError
+from rlxpy.errors import BuildError, nearest
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -92,12 +92,13 @@ _BY_NUMPY = {d.numpy_name: d for d in DType}
 
 
 def dtype(spec: DType | str | np.dtype[Any] | type) -> DType:
-    """DType of "f32", a NumPy dtype, or a DType.  Raises BuildError naming the known types."""
+    """DType of "f32", "float32", a NumPy dtype, or a DType.  Raises BuildError naming the known types.
+
+    NumPy's short names are not read: its "i8" has 8 bytes, ours 8 bits."""
     if isinstance(spec, DType):
         return spec
-    if isinstance(spec, str) and spec in _BY_TEXT:
-        return _BY_TEXT[spec]
     try:
-        return _BY_NUMPY[np.dtype(spec).name]
+        name = spec if isinstance(spec, str) else np.dtype(spec).name if spec is not None else ""
+        return _BY_TEXT.get(name) or _BY_NUMPY[name]
     except (TypeError, KeyError):
-        raise BuildError(f"no dtype {spec!r}", fix=f"one of: {', '.join(_BY_TEXT)}") from None
+        raise BuildError(f"no dtype {spec!r}", why=f"near it: {nearest(str(spec), [*_BY_TEXT, *_BY_NUMPY])}", fix=f"one of: {', '.join(_BY_TEXT)}") from None

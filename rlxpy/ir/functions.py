@@ -1,7 +1,8 @@
 """Functions that are compositions of ops, and so need no row: squeeze, split, stack, var, ..."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
 from typing import Any
 
 from rlxpy.errors import BuildError
@@ -125,3 +126,22 @@ def logsumexp(x: V, axes: tuple[int, ...]) -> V:
     return (x - safe).exp().sum(axes=axes, keep=True).log() + safe
 
 
+def widened(f: Callable[..., Any]) -> Callable[..., Any]:
+    """f on f32 for narrower floats, its results rounded once: what refs.lifted is for arrays.  Tuples and None pass through."""
+    @wraps(f, ())
+    def cell(*args: Any, **attrs: Any) -> Any:
+        narrow = next((v.dtype for v in _flat(args) if v.dtype.accumulator is not v.dtype), None)
+        if narrow is None:
+            return f(*args, **attrs)
+        wide = _each(lambda v: v.cast(to=DType.F32) if v.dtype is narrow else v, args)
+        return _each(lambda v: v.cast(to=narrow) if v.dtype is DType.F32 else v, f(*wide, **attrs))
+    return cell
+
+
+def _flat(tree: Any) -> Iterator[V]:
+    for v in tree if isinstance(tree, tuple) else (tree,):
+        yield from _flat(v) if isinstance(v, tuple) else () if v is None else (v,)
+
+
+def _each(change: Callable[[V], V], tree: Any) -> Any:
+    return tuple(_each(change, v) for v in tree) if isinstance(tree, tuple) else None if tree is None else change(tree)

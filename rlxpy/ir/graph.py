@@ -10,6 +10,7 @@ from rlxpy.ir.attrs import Attrs, Named
 from rlxpy.ir.dims import Sizes, Symbol, symbols
 from rlxpy.ir.extension import label, lookup
 from rlxpy.ir.op import Op
+from rlxpy.ir.place import Loc
 from rlxpy.ir.row import OpRow
 from rlxpy.ir.types import TensorType, bind
 
@@ -22,18 +23,6 @@ class Ref(NamedTuple):
 
     def __str__(self) -> str:
         return f"%{self.node}#{self.out}" if self.out else f"%{self.node}"
-
-
-class Loc(NamedTuple):
-    """The user's line that made a node, and the block of the model it belongs to ("layers.3.mlp")."""
-
-    file: str = ""
-    line: int = 0
-    scope: str = ""
-
-    def __str__(self) -> str:
-        place = f"{self.file}:{self.line}" if self.file else ""
-        return f"{place} in {self.scope}" if place and self.scope else place or self.scope
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from rlxpy.errors import ArityMismatch, BuildError, RlxError
@@ -11,7 +12,7 @@ from rlxpy.ir.dtypes import DType
 from rlxpy.ir.types import TensorType
 
 FLOAT = frozenset(d for d in DType if d.is_float)
-INTEGER = frozenset(d for d in DType if d.is_integer)
+INTEGER = frozenset(d for d in DType if d.is_integer and d.bits >= 8)  # i4 and u4 store: cast them to calculate
 BOOL = frozenset({DType.BOOL})
 REAL = FLOAT | INTEGER
 COMPLEX = frozenset(d for d in DType if d.is_complex)
@@ -29,10 +30,18 @@ class Why:
     reason: str
 
 
+@dataclass(frozen=True)
+class Family:
+    """A cell that many ops share: it is called with the op's own name first."""
+
+    cell: Callable[..., Any]
+
+
 PRIMITIVE = Why("primitive: made of nothing simpler")
 INTEGER_OUTPUT = Why("not differentiable: integer or bool output")
 LEAF = Why("a leaf has no inputs")
-Cell = Callable[..., Any] | Why | None  # None is owed: nobody has written it yet
+Cell = Callable[..., Any] | Family | Why | None  # None is owed: nobody has written it yet
+CELLS = ("ref", "vjp", "jvp", "vmap", "lower")
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,14 +53,17 @@ class OpRow:
     dtype    (*ts, **attrs) -> DType, or a list of them
     ref      (*arrays, **attrs) -> array or tuple of arrays: the op's meaning, in NumPy
     scalar   C-family expression over {0}, {1}..: present exactly for elementwise ops, which makes them fusible
-    vjp      (dy, y, *xs, **attrs) -> a gradient Value or None for each input
-    jvp      (dxs, y, *xs, **attrs) -> the tangent of y
-    vmap     (batched, *xs, **attrs) -> Value: axis 0 of every batched input, and of the result, is the batch
+    vjp      (dy, y, *xs, **attrs) -> a tuple with a gradient Value of its shape and dtype, or None, for each input
+    jvp      (dxs, y, *xs, **attrs) -> the tangent of y; at least one of dxs is not None
+    vmap     (batched, *xs, **attrs) -> Value or tuple: axis 0 of every input that `batched` is true for, and of the result, is the batch
     lower    (*xs, **attrs) -> Value or tuple: the same from simpler ops
     dtypes   accepted element types for each input; the last entry repeats
     view     (ViewArgs) -> Layout or None: the output as another walk over the input's bytes (ir/layout.py)
     inplace  the input whose memory the output takes over when nothing else reads it
     commutes whether f(a, b) is f(b, a): constants then move to the right
+
+    In vjp and jvp None is a zero, and integers and bools have nothing else.  Of an op with several outputs dy, y and the
+    tangent are tuples with one entry each, and at least one of dy is not None.
     """
 
     arity: int | tuple[int, int | None]
@@ -69,6 +81,11 @@ class OpRow:
     inplace: int | None = None
     commutes: bool = False
     doc: str = ""
+
+    def of(self, name: str) -> OpRow:
+        """The row of the op `name`: Family cells are bound to it."""
+        shared = {c: partial(cell.cell, name) for c in CELLS if isinstance(cell := getattr(self, c), Family)}
+        return replace(self, **shared) if shared else self
 
     def infer(self, name: str, ts: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
         """Output types.  Raises BuildError or ArityMismatch with both sides."""

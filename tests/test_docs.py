@@ -1,0 +1,57 @@
+"""Every Python block of the documentation runs, page by page, and every `rlx` command it shows exists with those options."""
+from __future__ import annotations
+
+import re
+import shlex
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+
+import pytest
+import typer
+
+from rlxpy import cli
+from rlxpy.extend import backend_registry, pass_registry, registry
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.M | re.S)  # "```python no-run" needs a download and is not run
+COMMAND = re.compile(r"(?:^    |`)rlx ([a-z][^`\n|]*)", re.M)
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if BLOCK.search(p.read_text())], ids=lambda p: p.name)
+def test_python_blocks_run(page: Path) -> None:
+    text = page.read_text()
+    scope: dict[str, object] = {"__name__": page.stem}
+    with registry(), pass_registry(), backend_registry():
+        for block in BLOCK.finditer(text):
+            line = text[: block.start(1)].count("\n")
+            exec(compile("\n" * line + block[1], str(page), "exec", dont_inherit=True), scope)
+
+
+def commands() -> list[tuple[str, str]]:
+    return [(p.name, m[1]) for p in PAGES for m in COMMAND.finditer(p.read_text())]
+
+
+@pytest.mark.parametrize(("page", "line"), commands(), ids=lambda v: v[:40])
+def test_commands_exist_with_their_options(page: str, line: str) -> None:
+    for module in iter_modules(cli.__path__):
+        import_module(f"{cli.__name__}.{module.name}")
+    words = [w.strip("[],") for w in shlex.split(line, comments=True)]
+    command = typer.main.get_command(import_module("rlxpy.cli.app").app)
+    assert words[0] in command.commands, f"{page}: no command {words[0]!r}"  # type: ignore[attr-defined]
+    for word in words:
+        command = getattr(command, "commands", {}).get(word, command)
+    known = {o for p in command.params for o in (*p.opts, *p.secondary_opts)} | {"--help"}
+    for word in words:
+        if word.startswith("--"):
+            assert word.partition("=")[0] in known, f"{page}: rlx {line}: no option {word}"
+
+
+def test_the_error_shown_in_the_first_page_is_the_real_one(capsys: pytest.CaptureFixture[str]) -> None:
+    page = ROOT / "docs" / "first_five_minutes.md"
+    test_python_blocks_run(page)
+    printed = capsys.readouterr().out
+    shown = [line.strip() for line in page.read_text().splitlines() if line.strip().startswith(("input 'x' has", "because: [2,5]"))]
+    assert shown
+    assert all(line in printed for line in shown)
