@@ -31,3 +31,7 @@ def _model(name: str) -> Path:
         return hub.resolve(name)
     except RlxError as e:
         pytest.fail(f"this test needs the model {name}\n{e}", pytrace=False)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--bless", action="store_true", help="rewrite golden files with what the code gives now")

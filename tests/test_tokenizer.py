@@ -420,6 +420,8 @@ BAD_FOLDERS: dict[str, dict[str, Any]] = {
     "config is too deep": {"tokenizer_config": "[" * 100_000},
     "config is a list": {"tokenizer_config": "[]"},
     "end token outside": {"generation_config": {"eos_token_id": 4}},
+    "end token negative": {"generation_config": {"eos_token_id": -1}},
+    "end token beyond any": {"generation_config": {"eos_token_id": [2**40]}},
     "end token is a text": {"generation_config": {"eos_token_id": ["</s>"]}},
 }
 
@@ -430,6 +432,13 @@ def test_a_damaged_folder_is_a_load_error_that_names_the_file(tmp_path: Path, ca
         Tokenizer.from_folder(folder(tmp_path, **BAD_FOLDERS[case]))
     assert f"{next(iter(BAD_FOLDERS[case]))}.json" in caught.value.where
     assert all((caught.value.why, caught.value.fix))
+
+
+def test_a_file_without_end_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "tokenizer.json").open("wb") as file:
+        file.truncate(1 << 40)  # takes no space on the disk
+    with pytest.raises(LoadError, match="1099511627776 bytes exceed 268435456"):
+        Tokenizer.from_folder(tmp_path)
 
 
 def test_a_folder_without_a_tokeniser_says_what_is_there(tmp_path: Path) -> None:

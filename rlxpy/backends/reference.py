@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlxpy.errors import RlxError
+from rlxpy.errors import InputError, RlxError
 from rlxpy.extend.backend import BackendSpec, Device
 from rlxpy.extend.kernels import HostLaunch, KernelLibrary, KernelRow, KernelSearchPath
 from rlxpy.extend.plan import Plan, Space, Step
@@ -126,7 +126,8 @@ class _Bound(NamedTuple):
     inputs: tuple[Array, ...]
     outputs: tuple[Array, ...]
     commits: tuple[tuple[Array, Array], ...]
-    version: int
+    weights: Mapping[int, Array]
+    unwritten: tuple[Array, ...]  # in debug mode, the arena's bytes that hold nothing yet
 
 
 class _BoundStep(NamedTuple):
@@ -135,13 +136,16 @@ class _BoundStep(NamedTuple):
     ins: tuple[Array, ...]
     outs: tuple[Array, ...]
     attrs: dict[str, Any]
+    in_state: bool  # whether it writes into persistent memory
+    planned: Step
 
 
 class State:
     """Persistent memory of one conversation, and the lock that keeps its calls apart."""
 
-    def __init__(self, nbytes: int) -> None:
-        self.memory = np.zeros(nbytes, np.uint8)
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.memory = _bytes(plan, Space.STATE, np.zeros)
         self.lock = threading.Lock()
         self.bound = _Memory({}, {})
 
@@ -153,48 +157,62 @@ class NumpyGraph:
 
     def __init__(self, plan: Plan, params: Mapping[str, Array], debug: bool) -> None:
         self.plan, self.debug = plan, debug
-        self._graph = plan.graph
-        self._fixed: dict[int, Array] = {}
+        self._fixed: dict[int, Array] = {}  # by buffer; replaced as a whole, so a run sees one set of weights
         for n in plan.graph:
             if n.op is Op.CONST:
                 self._fixed[plan.places[n.refs[0]].buffer] = n.attrs.value.array  # type: ignore[attr-defined]
             elif n.op is Op.PARAM:
-                self._fixed[plan.places[n.refs[0]].buffer] = np.ascontiguousarray(params[n.name])
+                self._fixed[plan.places[n.refs[0]].buffer] = np.asarray(params[n.name], order="C")
         self._names = {n.name: plan.places[n.refs[0]].buffer for n in plan.graph.params}
-        self._version = 0
+        self._launches = [_launch_of(s) for s in plan.steps]  # now, while the extensions that it was compiled with are registered
         self._idle: deque[_Memory] = deque()
         self._symbols = {s.node.id: _symbols_of(plan, s) for s in plan.steps}
 
-    def set_param(self, name: str, array: Array) -> None:
-        self._fixed[self._names[name]] = np.ascontiguousarray(array)
-        self._version += 1
+    def set_params(self, arrays: Mapping[str, Array]) -> None:
+        self._fixed = {**self._fixed, **{self._names[name]: np.asarray(a, order="C") for name, a in arrays.items()}}
 
     def new_state(self) -> State:
-        return State(self.plan.nbytes[Space.STATE])
+        return State(self.plan)
 
     def run(self, inputs: Sequence[Array], sizes: Sizes, outputs: Sequence[Array], state: State | None) -> None:
         with self._memory(state) as memory:
             program = self._bind(memory, sizes)
-            if self.debug:
-                memory.spaces[Space.ARENA].fill(0xFF)  # NaN in every float type: a read of unwritten memory shows
+            for part in program.unwritten:
+                part.fill(0xFF)  # NaN in every float type: a read of unwritten memory shows
             for staged, given in zip(program.inputs, inputs, strict=True):
                 staged[...] = given
-            with np.errstate(all="ignore"):
-                for k, step in enumerate(program.steps):
-                    try:
-                        step.launch(step.ins, step.outs, step.attrs)
-                    except RlxError as e:
-                        raise e.at(self.plan.steps[k].node.where) from None
+            self._launch(program)
             for out, value in zip(outputs, program.outputs, strict=True):
                 out[...] = value
             moved = [value.copy() for value, _ in program.commits]  # all read before any is written: states may trade places
             for value, (_, kept) in zip(moved, program.commits, strict=True):
                 kept[...] = value
 
+    def _launch(self, program: _Bound) -> None:
+        """Every step in order; when one raises, the state is put back as it was."""
+        undo: list[tuple[Array, Array]] = []
+        try:
+            with np.errstate(all="ignore"):
+                for step in program.steps:
+                    if step.in_state:
+                        undo.append(_overwritten(step))
+                    step.launch(step.ins, step.outs, step.attrs)
+        except BaseException as e:
+            for where, before in reversed(undo):
+                where[...] = before
+            node = step.planned.node
+            if isinstance(e, RlxError):
+                raise e.at(node.where) from None
+            if isinstance(e, Exception):
+                raise RlxError(f"{node.label} : {node.type} failed", where=node.where, why=f"kernel {step.planned.choice.name} raised {type(e).__name__}: {e}") from e
+            raise
+
     @contextmanager
     def _memory(self, state: State | None) -> Iterator[_Memory]:
         """An idle arena, or a new one; a state keeps its own, so that what is bound to it stays bound."""
         if state is not None and self.plan.nbytes[Space.STATE]:
+            if not isinstance(state, State) or state.plan is not self.plan:
+                raise InputError(f"state {state!r} is not one of this graph", why="memory of another graph has another layout", fix="make it with new_state() of the graph that runs")
             with state.lock:
                 if not state.bound.spaces:
                     state.bound = _Memory({**self._allocate(), Space.STATE: state.memory}, {})
@@ -210,53 +228,82 @@ class NumpyGraph:
             self._idle.append(memory)
 
     def _allocate(self) -> dict[Space, Array]:
-        return {space: np.empty(self.plan.nbytes[space], np.uint8) for space in (Space.ARENA, Space.INPUT)}
+        return {space: _bytes(self.plan, space, np.empty) for space in (Space.ARENA, Space.INPUT)}
 
     def _bind(self, memory: _Memory, sizes: Sizes) -> _Bound:
+        weights, programs = self._fixed, memory.programs
+        last = next(reversed(programs.values()), None)
+        if last is not None and last.weights is not weights:
+            programs.clear()
+            last = None
         key = tuple(sorted(sizes.items()))
-        program = memory.programs.get(key)
-        if program is None or program.version != self._version:
-            last = next(reversed(memory.programs.values()), None)
-            program = self._fresh(memory, sizes, last if last is not None and last.version == self._version else None)
-            while len(memory.programs) >= self.KEPT_PROGRAMS:
-                del memory.programs[next(iter(memory.programs))]
-            memory.programs[key] = program
-        return program
+        if key not in programs:
+            while len(programs) >= self.KEPT_PROGRAMS:
+                del programs[next(iter(programs))]
+            programs[key] = self._fresh(memory, sizes, weights, last)
+        return programs[key]
 
-    def _fresh(self, memory: _Memory, sizes: Sizes, last: _Bound | None) -> _Bound:
+    def _fresh(self, memory: _Memory, sizes: Sizes, weights: Mapping[int, Array], last: _Bound | None) -> _Bound:
         """Bind every step, taking over from the last program those whose own sizes did not change."""
-        views: dict[Ref, Array] = {}
+        plan, views = self.plan, dict[Ref, Array]()
 
         def view(r: Ref) -> Array:
             if r not in views:
-                views[r] = self._view(memory, r, sizes)
+                views[r] = self._view(memory, r, sizes, weights)
             return views[r]
 
         steps = []
-        for k, s in enumerate(self.plan.steps):
+        for k, s in enumerate(plan.steps):
             own = tuple(sizes[name] for name in self._symbols[s.node.id])
             if last is not None and last.steps[k].sizes == own:
                 steps.append(last.steps[k])
                 continue
             attrs = s.node.attrs.bind(sizes) if own else s.node.attrs
-            steps.append(_BoundStep(own, _launch_of(s), tuple(map(view, s.node.inputs)), tuple(map(view, s.node.refs)), attrs.params()))
-        graph = self._graph
-        return _Bound(tuple(steps), tuple(view(n.refs[0]) for n in graph.inputs), tuple(view(r) for r in graph.outputs),
-                      tuple((view(a), view(b)) for a, b in self.plan.commits), self._version)
+            in_state = any(plan.buffer(r).space is Space.STATE for r in s.node.refs)
+            steps.append(_BoundStep(own, self._launches[k], tuple(map(view, s.node.inputs)), tuple(map(view, s.node.refs)), attrs.params(), in_state, s))
+        unwritten = self._unwritten(memory.spaces[Space.ARENA], steps) if self.debug else ()
+        return _Bound(tuple(steps), tuple(view(n.refs[0]) for n in plan.graph.inputs), tuple(view(r) for r in plan.graph.outputs),
+                      tuple((view(a), view(b)) for a, b in plan.commits), weights, tuple(unwritten))
 
-    def _view(self, memory: _Memory, r: Ref, sizes: Sizes) -> Array:
-        place, t = self.plan.places[r], self._graph.type(r)
+    def _unwritten(self, arena: Array, steps: Sequence[_BoundStep]) -> Iterator[Array]:
+        """The arena's bytes that hold nothing until a step fills them, at the sizes of this run: the whole may be far larger."""
+        for step, bound in zip(self.plan.steps, steps, strict=True):
+            for r, out in zip(step.node.refs, bound.outs, strict=True):
+                b = self.plan.buffer(r)
+                if b.space is Space.ARENA and b.first == step.node.id:
+                    yield arena[b.offset:b.offset + out.nbytes]
+
+    def _view(self, memory: _Memory, r: Ref, sizes: Sizes, weights: Mapping[int, Array]) -> Array:
+        place, t = self.plan.places[r], self.plan.graph.type(r)
         buffer, item = self.plan.buffers[place.buffer], t.dtype.nbytes
         shape, strides = bind(t.shape, sizes), tuple(s * item for s in bind(place.layout.strides, sizes))
         offset = at(place.layout.offset, sizes) * item
         if buffer.space in (Space.PARAM, Space.CONST):
-            base = self._fixed[place.buffer]
+            base = weights[place.buffer]
             if shape == base.shape and place.layout.is_contiguous(t.shape):
                 return base
             return np.lib.stride_tricks.as_strided(base.reshape(-1)[offset // item:], shape, strides, writeable=False)
         if 0 in shape:
             return np.empty(shape, t.dtype.numpy)
         return np.ndarray(shape, t.dtype.numpy, memory.spaces[buffer.space], buffer.offset + offset, strides)
+
+
+def _bytes(plan: Plan, space: Space, make: Callable[..., Array]) -> Array:
+    """Memory of one space.  Raises InputError when the largest sizes need more than there is."""
+    try:
+        return make(plan.nbytes[space], np.uint8)
+    except (MemoryError, ValueError):  # ValueError when there is no such address
+        sizes = ", ".join(f"{s} up to {s.hi}" for s in plan.graph.symbols.values()) or "fixed shapes"
+        raise InputError(f"no memory for {plan.nbytes[space]} bytes of {space.value}", why=f"that is what {sizes} may need", fix="narrow the ranges, as in sym('S', 1, 512)") from None
+
+
+def _overwritten(step: _BoundStep) -> tuple[Array, Array]:
+    """What a step is about to change in the state: where, and a copy of what is there."""
+    where = step.outs[0]
+    if step.launch is append_rows:
+        cache, new, pos = step.ins
+        where = where[refs.kv_slot(cache, new, pos, step.attrs["axis"])]
+    return where, where.copy()
 
 
 def _launch_of(step: Step) -> Callable[..., Any]:

@@ -1,12 +1,15 @@
-"""`rlx inspect`: what a weight file holds."""
+"""`rlx inspect`: what a weight file or a graph file holds."""
 from __future__ import annotations
 
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rlxpy.cli.app import command
+from rlxpy.cli.graph_summary import show_graph
+from rlxpy.cli.reading import is_graph_file, read_graph
 from rlxpy.cli.report import Json, printable, show, size, table
 from rlxpy.errors import LoadError
 
@@ -18,16 +21,19 @@ _VALUE_WIDTH = 100
 
 @command()
 def inspect(
-    path: Annotated[str, typer.Argument(metavar="PATH", help="A GGUF, safetensors or npz file, a Hugging Face folder, or a model name.")],
+    path: Annotated[str, typer.Argument(metavar="PATH", help="A GGUF, safetensors or npz file, a Hugging Face folder, a model name, or a graph.")],
     as_json: Json = False,
 ) -> None:
-    """Show what a weight file holds.
+    """Show what a weight file or a graph file holds.
 
-    Its metadata, and each tensor's shape, type and size.  Reads headers, never the weights."""
+    Its metadata, and each tensor's shape, type and size; of a graph its inputs, outputs, weights and ops.  Reads headers, never the weights."""
     from rlxpy import hub
     from rlxpy.cli.progress import progress
     from rlxpy.flow.weights import open_weights
 
+    if is_graph_file(Path(path)):
+        show_graph(read_graph(path), as_json)
+        return
     with progress() as tell:
         found = hub.resolve(path, tell)
     with closing(open_weights(found)) as source:

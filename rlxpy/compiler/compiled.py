@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rlxpy.compiler.arrays import check_output, check_param, gather_inputs
+from rlxpy.compiler.arrays import check_outputs, check_param, gather_inputs
 from rlxpy.compiler.hoist import Hoisted
 from rlxpy.compiler.options import CompileOptions
 from rlxpy.errors import InputError, nearest
@@ -17,13 +17,15 @@ from rlxpy.fusion.pipeline import FusionReport, Report, fusion_report
 from rlxpy.ir.dims import Symbol
 from rlxpy.ir.dtypes import Array
 from rlxpy.ir.graph import Graph, Node
+from rlxpy.ir.place import placed
 from rlxpy.ir.types import bind
 
 
 class CompiledGraph:
     """Calls may come from several threads.  Results belong to the caller; inputs are only read.
 
-    A graph with persistent state keeps one state of its own; `new_state()` gives others, one for each conversation."""
+    A graph with persistent state keeps one state of its own; `new_state()` gives others, one for each conversation.  A run that
+    raises leaves its state as it was."""
 
     def __init__(self, source: Graph, plan: Plan, executable: ExecutableGraph, params: Mapping[str, Array], hoisted: tuple[Hoisted, ...],
                  report: Report, options: CompileOptions, device: str, passed_over: tuple[str, ...]) -> None:
@@ -37,25 +39,23 @@ class CompiledGraph:
         self._params_lock = threading.Lock()
 
     # ---- running
-    def run(self, *inputs: Any, sizes: Mapping[str, int] | None = None, state: Any = None, **named: Any) -> Any:
-        """Inputs by position, by name, or as one dict.  One output gives an array, several a tuple; the caller owns them.
+    @placed
+    def run(self, /, *inputs: Any, sizes: Mapping[str, int] | None = None, state: Any = None, **named: Any) -> Any:
+        """Inputs by position, by name, or as one dict (for names such as "sizes").  One output gives an array, several a tuple; the caller owns them.
 
         sizes: symbols that no input's shape tells.  Raises InputError for anything that does not fit."""
-        arrays, known = gather_inputs(self.plan.graph, inputs, named, sizes or {})
-        outputs = tuple(np.empty(bind(t.shape, known), t.dtype.numpy) for t in self.plan.graph.output_types)
+        arrays, known = gather_inputs(self.source, inputs, named, {} if sizes is None else sizes)
+        outputs = tuple(np.empty(bind(t.shape, known), t.dtype.numpy) for t in self.source.output_types)
         self._executable.run(arrays, known, outputs, self._state if state is None else state)
         return outputs[0] if len(outputs) == 1 else outputs
 
     __call__ = run
 
-    def run_into(self, outputs: Sequence[Array] | Array, *inputs: Any, sizes: Mapping[str, int] | None = None, state: Any = None, **named: Any) -> None:
+    @placed
+    def run_into(self, outputs: Sequence[Array] | Array, /, *inputs: Any, sizes: Mapping[str, int] | None = None, state: Any = None, **named: Any) -> None:
         """Like run, writing into the caller's arrays.  Nothing is written when an input or an output does not fit."""
-        arrays, known = gather_inputs(self.plan.graph, inputs, named, sizes or {})
-        given = (outputs,) if isinstance(outputs, np.ndarray) else tuple(outputs)
-        graph = self.plan.graph
-        if len(given) != len(graph.outputs):
-            raise InputError(f"{len(given)} outputs given", why=f"the graph has {len(graph.outputs)}: {', '.join(graph.output_names)}")
-        checked = [check_output(name, a, t, bind(t.shape, known)) for name, a, t in zip(graph.output_names, given, graph.output_types, strict=True)]
+        arrays, known = gather_inputs(self.source, inputs, named, {} if sizes is None else sizes)
+        checked = check_outputs(self.source, outputs, known)
         overlap = any(np.may_share_memory(a, b) for a in checked for b in arrays)
         self._executable.run([a.copy() for a in arrays] if overlap else arrays, known, checked, self._state if state is None else state)
 
@@ -72,30 +72,33 @@ class CompiledGraph:
     def param_names(self) -> tuple[str, ...]:
         return tuple(self._declared)
 
+    @placed
     def set_param(self, name: str, value: Any) -> None:
-        """Replace a weight; everything computed from it at load is computed again.  Raises InputError."""
-        if name not in self._declared:
-            raise InputError(f"no param {name!r}", why=f"there are {len(self._declared)}", fix=f"near it: {nearest(name, list(self._declared))}")
+        """Replace a weight; everything computed from it at load is computed again.  Raises InputError, and then nothing changed.
+
+        Calls that are running keep the old weights, later ones see the new: none sees some of each."""
+        if not isinstance(name, str) or name not in self._declared:
+            raise InputError(f"no param {name!r}", why=f"there are {len(self._declared)}", fix=f"near it: {nearest(str(name), list(self._declared))}")
         with self._params_lock:
-            self._params[name] = check_param(self._declared[name], value).copy()
-            fresh = {h.name: h.compute(self._params) for h in self._hoisted if name in h.params}
+            params = {**self._params, name: check_param(self._declared[name], value).copy()}
+            fresh = {h.name: h.compute(params) for h in self._hoisted if name in h.params}
             if name in self._runtime_params:
-                fresh[name] = self._params[name]
-            for key, array in fresh.items():
-                self._executable.set_param(key, array)
+                fresh[name] = params[name]
+            self._executable.set_params(fresh)
+            self._params = params
 
     # ---- asking
     @property
     def inputs(self) -> tuple[Node, ...]:
-        return self.plan.graph.inputs
+        return self.source.inputs
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        return self.plan.graph.output_names
+        return self.source.output_names
 
     @property
     def symbols(self) -> dict[str, Symbol]:
-        return self.plan.graph.symbols
+        return self.source.symbols
 
     @property
     def fusion(self) -> FusionReport:

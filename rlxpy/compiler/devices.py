@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from rlxpy.backends.reference import Reference
-from rlxpy.errors import BackendMissing, InputError, nearest
+from rlxpy.errors import BackendMissing, InputError, RlxError, nearest
 from rlxpy.extend.backend import Backend
 from rlxpy.extend.devices import Factory, registered_backends
 
@@ -40,7 +40,18 @@ def backend(name: str) -> Backend:
 
 def backend_report() -> tuple[BackendStatus, ...]:
     """Every known backend, usable or not, with the reason."""
-    return tuple(BackendStatus(n, backend(n).missing() or "", n in BUILT_IN) for n in known())
+    return tuple(BackendStatus(n, _opened(n)[1], n in BUILT_IN) for n in known())
+
+
+def _opened(name: str) -> tuple[Backend | None, str]:
+    """A backend and why it cannot run; a broken one of a plug-in is a reason too."""
+    try:
+        b = backend(name)
+        return b, b.missing() or ""
+    except RlxError:
+        raise
+    except Exception as e:
+        return None, f"its backend is broken: {type(e).__name__}: {e}"
 
 
 def available_backends() -> tuple[str, ...]:
@@ -57,13 +68,14 @@ class Chosen:
 
 def choose(device: str | Sequence[str]) -> Chosen:
     """One name must work; of several the first that does; "auto" is the fastest here.  Raises BackendMissing with every reason."""
-    asked = (device,) if isinstance(device, str) else tuple(device)
+    asked = (device,) if isinstance(device, str) else tuple(device) if isinstance(device, Sequence) else ()
+    if not asked or not all(isinstance(a, str) for a in asked):
+        raise InputError(f"device={device!r}", why=f"a name or several names are wanted; there are auto, {', '.join(known())}", fix="device='auto'")
     names = tuple(n for a in asked for n in (tuple(BUILT_IN) if a == "auto" else (a,)))
     passed: list[str] = []
     for n in names:
-        b = backend(n)
-        why = b.missing()
-        if why is None:
+        b, why = _opened(n)
+        if b is not None and not why:
             return Chosen(b, tuple(passed))
         passed.append(f"{n}: {why}")
-    raise BackendMissing(f"device {', '.join(asked)!r} cannot run here", why="; ".join(passed), fix=f"one of: {', '.join(available_backends())}")
+    raise BackendMissing(f"device {', '.join(asked)} cannot run here", why="; ".join(passed), fix=f"one of: {', '.join(available_backends())}")

@@ -4,12 +4,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from math import inf, prod
 
 import numpy as np
 
 from rlxpy.fusion.rebuild import rebuild
 from rlxpy.ir.builder import Builder, Value
+from rlxpy.ir.dims import SymDim
 from rlxpy.ir.dtypes import Array
 from rlxpy.ir.graph import Graph, Node, Ref
 from rlxpy.ir.op import Op
@@ -29,7 +31,7 @@ class Hoisted:
     def compute(self, params: Mapping[str, Array]) -> Array:
         given = {n.id: np.asarray(params[n.name]) for n in self.graph.params}
         with np.errstate(all="ignore"):
-            return np.ascontiguousarray(evaluate(self.graph, given)[0])
+            return np.asarray(evaluate(self.graph, given)[0], order="C")
 
 
 def unpack_weights(graph: Graph) -> Graph:
@@ -59,16 +61,17 @@ def hoist(graph: Graph, *, may_grow: bool) -> tuple[Graph, tuple[Hoisted, ...]]:
             fixed[n.id] = frozenset({n.name})
         elif n.op is Op.CONST:
             fixed[n.id] = frozenset()
-        elif n.inputs and all(r.node in fixed for r in n.inputs) and not graph.symbols.keys() & {s for t in n.types for s in _names(t.shape)}:
+        elif n.inputs and all(r.node in fixed for r in n.inputs) and _is_computable(n):
             fixed[n.id] = frozenset().union(*(fixed[r.node] for r in n.inputs))
     sizes = {n.name: n.type.max_nbytes for n in graph.params}
+    names = (name for k in count() if (name := f"hoisted.{k}") not in sizes)
     wanted: dict[int, Hoisted] = {}
     for n in graph:
         leaves = n.id in fixed and (n.id in graph.escaping or any(u not in fixed for u in graph.users[n.id]))
         if not leaves or not fixed[n.id] or len(n.types) > 1 or _only_views(graph, n) or n.id in graph.escaping:
             continue
         if may_grow or n.type.max_nbytes <= sum(sizes[p] for p in fixed[n.id]):
-            wanted[n.id] = Hoisted(f"hoisted.{len(wanted)}", tuple(sorted(fixed[n.id])), _slice_of(graph, n))
+            wanted[n.id] = Hoisted(next(names), tuple(sorted(fixed[n.id])), _slice_of(graph, n))
 
     def replace(b: Builder, n: Node, xs: Sequence[Value], new: dict[Ref, Value]) -> Value | None:
         return b.param(wanted[n.id].name, n.type.shape, n.type.dtype) if n.id in wanted else None
@@ -76,8 +79,10 @@ def hoist(graph: Graph, *, may_grow: bool) -> tuple[Graph, tuple[Hoisted, ...]]:
     return (rebuild(graph, replace, "hoist") if wanted else graph), tuple(wanted.values())
 
 
-def _names(shape: tuple[object, ...]) -> set[str]:
-    return {s.name for d in shape if not isinstance(d, int) for s in d.symbols()}  # type: ignore[attr-defined]
+def _is_computable(n: Node) -> bool:
+    """Whether `ref` can compute it now, and again in set_param: no run-time size decides it, and no extension that may be gone by then."""
+    sizes = [*(d for t in n.types for d in t.shape if isinstance(d, SymDim)), *n.attrs.symbolic(), *(s for _, g in n.attrs.graphs() for s in g.symbols)]
+    return n.op is not Op.CUSTOM and callable(n.row.ref) and not sizes
 
 
 def _only_views(graph: Graph, n: Node) -> bool:

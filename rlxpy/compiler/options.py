@@ -2,9 +2,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from rlxpy import settings
 from rlxpy.errors import InputError
+from rlxpy.ir.place import placed
 
 WEIGHTS = ("auto", "packed", "dense")
 
@@ -26,9 +28,14 @@ class CompileOptions:
     debug: bool | None = None
     assert_fusion_clean: bool = False
 
+    @placed
     def __post_init__(self) -> None:
-        if self.weights not in WEIGHTS:
-            raise InputError(f"weights={self.weights!r}", why=f"it is one of {', '.join(WEIGHTS)}")
+        if not isinstance(self.weights, str) or self.weights not in WEIGHTS:
+            raise InputError(f"weights={self.weights!r}", why=f"it is one of {', '.join(WEIGHTS)}", fix="CompileOptions(weights='auto')")
+        kernels: Any = self.kernels
+        if not isinstance(kernels, (tuple, list)) or not all(isinstance(k, str) for k in kernels):
+            raise InputError(f"kernels={kernels!r}", why=f"{type(kernels).__name__} is not a tuple of library names", fix="CompileOptions(kernels=('mine', 'builtin'))")
+        object.__setattr__(self, "kernels", tuple(kernels))
 
     @property
     def checks(self) -> bool:

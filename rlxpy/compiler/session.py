@@ -1,14 +1,16 @@
 """compile() and Session: graph and weights in, a CompiledGraph out."""
 from __future__ import annotations
 
+import gc
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rlxpy import settings
-from rlxpy.compiler.arrays import check_param
+from rlxpy.compiler.arrays import check_param, kept
 from rlxpy.compiler.compiled import CompiledGraph
 from rlxpy.compiler.devices import choose
 from rlxpy.compiler.hoist import Hoisted, fits_dense, hoist, unpack_weights
@@ -17,12 +19,13 @@ from rlxpy.errors import InputError
 from rlxpy.extend.backend import BackendSpec
 from rlxpy.extend.passes import Watch, registered
 from rlxpy.extend.plan import Plan
-from rlxpy.fusion.canonicalise import Canonicalise
 from rlxpy.fusion.check_plan import check_plan
-from rlxpy.fusion.pipeline import Report, assert_fusion_clean, run, standard
+from rlxpy.fusion.pipeline import Report, Settled, assert_fusion_clean, run, standard, tidied
 from rlxpy.fusion.plan import plan as make_plan
 from rlxpy.ir.dtypes import Array
+from rlxpy.ir.extension import registered_ops
 from rlxpy.ir.graph import Graph
+from rlxpy.ir.place import placed
 from rlxpy.ir.text import show
 
 Lowered = tuple[Plan, tuple[Hoisted, ...], Report]
@@ -32,28 +35,35 @@ def compile(graph: Graph, params: Mapping[str, Any] | None = None, *, device: st
             options: CompileOptions | None = None, watch: Watch | None = None) -> CompiledGraph:
     """Compile for `device`: a name, names in order, or "auto"; None follows RLX_DEVICE.
 
-    params: an array for every PARAM leaf (a BuiltModel's `params`).  watch(pass name, graph) sees every step.
+    params: an array for every PARAM leaf (a BuiltModel's `params`); read-only ones, as a memory-mapped file gives, are used where
+    they lie, others are copied.  watch(pass name, graph) sees every step.
     Raises InputError, LegaliseError, BackendMissing, FusionError."""
     return Session(device, options).compile(graph, params, watch=watch)
 
 
 class Session:
-    """A device and options, and the plans made with them: the same graph is planned once, whatever its weights."""
+    """A device and options, and the plans made with them: the same graph is planned once, whatever its weights.  Threads may share it."""
 
+    @placed
     def __init__(self, device: str | Sequence[str] | None = None, options: CompileOptions | None = None) -> None:
         self._chosen = choose(settings.setting("device") if device is None else device)
+        if options is not None and not isinstance(options, CompileOptions):
+            raise InputError(f"options={options!r}", why=f"{type(options).__name__} is not CompileOptions", fix="options=CompileOptions(...)")
         self.options = options or CompileOptions(kernels=settings.setting("kernels"))
         self.plans_made = 0
         self._plans: dict[Any, Lowered] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a watcher may compile
 
     @property
     def device(self) -> str:
         return self._chosen.backend.spec.device.name
 
+    @placed
     def compile(self, graph: Graph, params: Mapping[str, Any] | None = None, *, watch: Watch | None = None) -> CompiledGraph:
-        """Weights are checked before anything is planned; a missing or foreign one is named."""
-        weights = _weights(graph, params or {})
+        """Weights are checked before anything is planned; names that the graph does not have are ignored."""
+        if not isinstance(graph, Graph):
+            raise InputError(f"compile takes a Graph, not {type(graph).__name__}", fix="builder.finish(y) and model.graph are graphs")
+        weights = _weights(graph, {} if params is None else params)
         plan, hoisted, report = self._lowered(graph, watch)
         checks = self.options.checks
         runtime = dict(weights) | {h.name: h.compute(weights) for h in hoisted}
@@ -61,31 +71,45 @@ class Session:
         return CompiledGraph(graph, plan, executable, weights, hoisted, report, self.options, self.device, self._chosen.passed_over)
 
     def _lowered(self, graph: Graph, watch: Watch | None) -> Lowered:
-        key = (graph, self.options, registered())
+        key = (graph, tuple(n.loc for n in graph), self.options, self.options.checks, registered(), tuple(registered_ops().values()))
         with self._lock:
             if key in self._plans and watch is None and settings.setting("dump") is None:
                 return self._plans[key]
-        made = lower(graph, self._spec(), self.options, watch)
-        with self._lock:
+            made = lower(graph, self._spec(), self.options, watch)
             self.plans_made += 1
             self._plans[key] = made
-        return made
+            return made
 
     def _spec(self) -> BackendSpec:
         spec = self._chosen.backend.spec
         return replace(spec, kernels=spec.kernels.prefer(self.options.kernels)) if self.options.kernels else spec
 
 
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """No search for reference cycles meanwhile: a large graph is millions of small objects, none of them in a cycle, and looking for
+    some takes a third of the time.  Threads that compile at once may end each other's pause, which costs that time and no more."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@collector_paused()
 def lower(graph: Graph, spec: BackendSpec, options: CompileOptions, watch: Watch | None = None) -> Lowered:
     """The road from a user's graph to a plan."""
     watch = _watching(watch)
-    report, hoisted = Report(), tuple[Hoisted, ...]()
+    report, hoisted, passes, settled = Report(), tuple[Hoisted, ...](), standard(spec, optimise=options.optimise), Settled()
     if options.optimise:
         dense = options.weights == "dense" or (options.weights == "auto" and spec.dense and fits_dense(graph))
-        graph, report = run(unpack_weights(graph) if dense else graph, (Canonicalise(),), watch)
+        graph, report = run(unpack_weights(graph) if dense else graph, tidied(spec), watch, settled)
         graph, hoisted = hoist(graph, may_grow=dense)
-    graph, more = run(graph, standard(spec, optimise=options.optimise), watch)
-    report = Report((*report.runs, *more.runs), (*report.notes, *more.notes))
+        passes = passes[len(tidied(spec)):]
+    graph, more = run(graph, passes, watch, settled)
+    report = Report((*report.runs, *more.runs))
     if options.assert_fusion_clean:
         assert_fusion_clean(report)
     plan = make_plan(graph, spec)
@@ -93,11 +117,13 @@ def lower(graph: Graph, spec: BackendSpec, options: CompileOptions, watch: Watch
 
 
 def _weights(graph: Graph, params: Mapping[str, Any]) -> dict[str, Array]:
+    if not isinstance(params, Mapping):
+        raise InputError(f"params given as {type(params).__name__}", why="a mapping from name to array is wanted", fix="compile(graph, {'w': array})")
     missing = [n.name for n in graph.params if n.name not in params]
     if missing:
-        raise InputError(f"{len(missing)} of {len(graph.params)} params are missing", why=f"first: {', '.join(missing[:3])}; given: {len(params)}",
-                         fix="compile(model.graph, model.params)")
-    return {n.name: check_param(n, params[n.name]) for n in graph.params}
+        raise InputError(f"{len(missing)} of {len(graph.params)} params are missing", why=f"first: {', '.join(map(repr, missing[:3]))}; given: {len(params)}",
+                         fix=f"compile(graph, params) with a params[{missing[0]!r}], as in compile(model.graph, model.params)")
+    return {n.name: kept(check_param(n, params[n.name])) for n in graph.params}
 
 
 def _watching(watch: Watch | None) -> Watch:
@@ -105,7 +131,10 @@ def _watching(watch: Watch | None) -> Watch:
     folder: Path | None = settings.setting("dump")
     if folder is None:
         return watch or (lambda name, graph: None)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise InputError(f"RLX_DUMP={folder} cannot be made", why=e.strerror or str(e), fix="name a folder that you may write to") from None
     count = len(list(folder.glob("*.rlx")))
 
     def both(name: str, graph: Graph) -> None:

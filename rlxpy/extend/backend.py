@@ -61,13 +61,16 @@ class BackendSpec:
 class ExecutableGraph(Protocol):
     """A plan with weights.  Calls may come from several threads at once; a state belongs to one call at a time."""
 
-    def set_param(self, name: str, array: Array) -> None: ...
+    def set_params(self, arrays: Mapping[str, Array]) -> None:
+        """All of them at once: a run that has begun keeps the weights it began with."""
 
     def new_state(self) -> Any:
         """Fresh persistent memory: every STATE leaf zero."""
 
     def run(self, inputs: Sequence[Array], sizes: Sizes, outputs: Sequence[Array], state: Any) -> None:
-        """Fill `outputs`, arrays of the right shape and type; nothing else of the arena escapes."""
+        """Fill `outputs`, arrays of the right shape and type; nothing else of the arena escapes.
+
+        A run that raises leaves state and outputs as they were.  Raises InputError for a state of another executable."""
 
 
 @runtime_checkable

@@ -12,6 +12,7 @@ from rlxpy.ir.graph import Graph, Node
 from rlxpy.ir.op import Op
 
 HostLaunch = Callable[[Sequence[Array], Sequence[Array], Mapping[str, Any]], None]  # (inputs, outputs to fill, attrs)
+Launch = Callable[..., Any] | str  # a host function, an emitter of source, or the path of a template: what the serving backend takes
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ def _sized(test: Callable[[Dim, Any], bool]) -> Callable[[Any, Any], bool]:
 TESTS: dict[str, Callable[[Any, Any], bool]] = {
     "EQ": lambda got, want: bool(got == want),
     "IN": lambda got, want: got in want,
+    "HAS": lambda got, want: want in got,
     "LE": _sized(lambda got, want: upper(got) <= want),
     "GE": _sized(lambda got, want: lower(got) >= want),
     "DIV": _sized(lambda got, want: divides(want, got)),
@@ -57,19 +59,19 @@ class Tunable:
 
 @dataclass(frozen=True)
 class KernelRow:
-    """One way to run one op.  `kind` names an extension op or a kind of fused node; `launch` is a host function, or the path
-    of a template in the backends that generate code.  `domain` says where operands live."""
+    """One way to run one op.  `kind` names an extension op or a kind of fused node; `launch` is what the backend
+    that serves the row takes: a host function, an emitter of source text, or a template.  `domain` says where operands live."""
 
     name: str
     op: Op
-    launch: HostLaunch | str
+    launch: Launch
     args: tuple[str, ...] = ()
     kind: str = ""
     constraints: tuple[Constraint, ...] = ()
     domain: str = "host"
     priority: int = 0
     tunables: tuple[Tunable, ...] = ()
-    scratch_nbytes: Callable[[Mapping[str, Any]], int] | None = None
+    scratch_nbytes: Callable[[Graph, Node], int] | None = None
     doc: str = ""
     source: str = ""  # paper, repository or author the algorithm comes from
 
@@ -124,10 +126,15 @@ class Refusal:
 
 
 def facts_of(graph: Graph, node: Node, args: tuple[str, ...], device: Mapping[str, Any]) -> dict[str, Any]:
-    """What constraints may ask about: operands by the row's names (and as in0, in1..), the first output as out, attrs, device."""
+    """What constraints may ask about: operands by the row's names (and as in0, in1..), the first output as out, attrs, device.
+
+    Of a fused node also "body.ops" and its members' attrs, as in "qmatmul.encoding"."""
     facts: dict[str, Any] = {f"device.{k}": v for k, v in device.items()}
     facts |= {f"attrs.{k}": v for k, v in node.attrs.params().items()}
     names = [(f"in{i}", graph.type(r)) for i, r in enumerate(node.inputs)] + [(n, graph.type(r)) for n, r in zip(args, node.inputs, strict=False)]
+    for _, body in node.attrs.graphs():
+        facts["body.ops"] = tuple(n.op.text for n in body)
+        facts |= {f"{n.op.text}.{k}": v for n in body for k, v in n.attrs.params().items()}
     for name, t in [*names, ("out", node.type)]:
         facts |= {f"{name}.dtype": t.dtype.text, f"{name}.rank": t.rank}
         for i, d in enumerate(t.shape):

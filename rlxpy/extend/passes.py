@@ -77,7 +77,13 @@ def pass_registry() -> Iterator[None]:
 
 
 def register_ir_pass(p: Pass, *, before: tuple[str, ...] = (), after: tuple[str, ...] = ()) -> Pass:
-    """Run `p` after built-in fusion and before the last legalisation.  Raises RegistryError on a taken name."""
+    """Run `p` after built-in fusion and before the last legalisation.  Raises RegistryError on a taken name, and for what is no pass."""
+    if not isinstance(p, Pass):
+        raise RegistryError(f"{type(p).__name__} is not a pass", why="a pass has a name and is called with a Graph", fix="write a frozen dataclass with `name` and __call__")
+    try:
+        hash(p)
+    except TypeError as e:
+        raise RegistryError(f"pass {p.name!r} cannot be part of a cache key", why=str(e), fix="make it a frozen dataclass whose fields are hashable") from None
     if any(r.run.name == p.name for r in registered()):
         raise RegistryError(f"pass {p.name!r} is already registered", fix="unregister_ir_pass it first, or choose another name")
     (_scopes.get() or (_GLOBAL,))[-1].append(RegisteredPass(p, before, after))
@@ -98,7 +104,7 @@ def registered_passes() -> tuple[Pass, ...]:
     todo, done = list(registered()), list[RegisteredPass]()
     while todo:
         waiting = {r.run.name for r in todo}
-        ready = next((r for r in todo if not any(a in waiting for a in r.after) and not any(r.run.name in o.before for o in todo if o is not r)), None)
+        ready = next((r for r in todo if not any(a in waiting for a in r.after) and not any(r.run.name in o.before for o in todo)), None)
         if ready is None:
             raise RegistryError("registered passes wait for each other", why=", ".join(f"{r.run.name} before {r.before} after {r.after}" for r in todo))
         todo.remove(ready)

@@ -26,10 +26,13 @@ class FlowCtx:
         self.inputs: dict[str, Value] = {}
 
     # ---- inputs, weights, state
-    def input(self, name: str, shape: Sequence[Dim] = (), dt: DType | str = DType.F32) -> Value:
-        """A declared input of the flow by name, or a new one."""
-        if name not in self.inputs:
+    def input(self, name: str, shape: Sequence[Dim] | None = None, dt: DType | str = DType.F32) -> Value:
+        """A declared input of the flow by name; with a shape, a new one.  Raises BuildError naming the nearest."""
+        if shape is not None:
             self.inputs[name] = self.graph.input(name, tuple(shape), dt)
+        if name not in self.inputs:
+            raise BuildError(f"no input {name!r}", where=self.graph.scope_path, why=f"there are {', '.join(self.inputs)}",
+                             fix=f"near it: {nearest(name, list(self.inputs))}; a new one needs a shape")
         return self.inputs[name]
 
     def has(self, key: str) -> bool:
@@ -47,8 +50,7 @@ class FlowCtx:
     def stored(self, key: str) -> tuple[Value, Weight]:
         """The weight as it is stored, packed or not, recorded so that the model ships exactly what it uses."""
         w = self.weight(key)
-        array_type = w.array()
-        return self.graph.param(w.name, array_type.shape, dtype(array_type.dtype)), w
+        return self.graph.param(w.name, *w.stored), w
 
     def param(self, key: str) -> Value:
         """The weight as numbers; a packed one through `dequantize`."""
@@ -66,6 +68,8 @@ class FlowCtx:
         """An output after the primary one, under this name."""
         if name in self.side:
             raise BuildError(f"side output {name!r} is published twice", where=self.graph.scope_path, fix="choose another name")
+        if not isinstance(value, Value) or value.builder is not self.graph:
+            raise BuildError(f"side output {name!r} is {value!r:.80}", where=self.graph.scope_path, fix="publish a value of this ctx")
         self.side[name] = value
 
     # ---- products
@@ -166,5 +170,6 @@ class _Lazy(Mapping[str, Any]):
         self._weights = dict(weights)
 
     def __getitem__(self, name: str) -> Any: return self._weights[name].array()
+    def __contains__(self, name: object) -> bool: return name in self._weights  # Mapping's own would read the array
     def __iter__(self) -> Any: return iter(self._weights)
     def __len__(self) -> int: return len(self._weights)

@@ -61,8 +61,8 @@ class Profile:
     def load(cls, path: str | Path) -> Profile:
         """Raises LoadError for a file that is no TOML, an unknown key (nearest named) or a value of another type."""
         try:
-            tables = tomllib.loads(Path(path).read_text())
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as e:
+            tables = tomllib.loads(Path(path).read_text("utf-8"))
+        except (OSError, ValueError, RecursionError) as e:  # ValueError: no UTF-8, no TOML, no path
             raise LoadError(f"profile {path} cannot be read", why=str(e), fix="write TOML tables [sizes], [compile], [sampling]") from None
         made = {name: _table(kind, tables.pop(name, {}), f"{path} [{name}]") for name, kind in TABLES.items()}
         if tables:
@@ -82,10 +82,11 @@ def _table(kind: type, given: Any, where: str) -> Any:
     for key, value in given.items():
         if key not in known:
             raise LoadError(f"unknown key {key!r}", where=where, why=f"keys are {', '.join(known)}", fix=f"near it: {nearest(key, list(known))}")
-        if not isinstance(value, _KINDS[known[key]]) or isinstance(value, bool):
+        mixed = isinstance(value, list) and not all(isinstance(v, str) for v in value)
+        if not isinstance(value, _KINDS[known[key]]) or isinstance(value, bool) or mixed:
             raise LoadError(f"{key} = {value!r}", where=where, why=f"{type(value).__name__} was given, {known[key]} is wanted")
     return kind(**{k: _listed(v) if known[k].startswith("tuple") else v for k, v in given.items()})
 
 
 def _listed(value: Any) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(map(str, value))
+    return (value,) if isinstance(value, str) else tuple(value)

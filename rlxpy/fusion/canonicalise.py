@@ -24,7 +24,9 @@ MAX_CHAIN = 64  # rules fired on one node before we call the rule set endless
 
 @dataclass(frozen=True)
 class Canonicalise(NotingPass):
-    """`fold_numel` bounds how many elements a folded constant may have beyond what its operands had."""
+    """Rules to a fixed point, constants folded, equal nodes shared, dead ones dropped.
+
+    `fold_numel` bounds how many elements a folded constant may have beyond what its operands had."""
 
     ruleset: RuleSet = CANONICAL
     fold_numel: int = 4096
@@ -33,11 +35,12 @@ class Canonicalise(NotingPass):
 
     def noted(self, graph: Graph) -> tuple[Graph, tuple[Note, ...]]:
         b = Simplifier(graph.name, self)
-        new: dict[Ref, Value] = {}
+        new: dict[Ref, Ref] = {}
         for n in graph:
             b.source = n
-            new |= zip(n.refs, b.simplified(b.copy(n, [new[r] for r in n.inputs])), strict=True)
-        result = b.finish(*(new[r] for r in graph.outputs), names=graph.output_names, updates=[(new[s], new[v]) for s, v in graph.updates])
+            new |= zip(n.refs, b.simplest(b.put(n, tuple([new[r] for r in n.inputs]))), strict=True)
+        result = b.finish(*(Value(b, new[r]) for r in graph.outputs), names=graph.output_names,
+                          updates=[(Value(b, new[s]), Value(b, new[v])) for s, v in graph.updates])
         return (graph if result == graph else result), tuple(b.notes)
 
 
@@ -48,43 +51,44 @@ class Simplifier(Builder):
         super().__init__(name)
         self.options, self.notes = options, list[Note]()
         self.source: Node | None = None
-        self._simple: dict[int, tuple[Value, ...]] = {}
+        self._simple: dict[int, tuple[Ref, ...]] = {}  # by node: what stands for its outputs
 
     def _add(self, op: Op, inputs: tuple[Ref, ...], types: tuple[TensorType, ...], attrs: Attrs,
-             loc: Loc | None = None, made_by: tuple[str, ...] = ()) -> tuple[Value, ...]:
+             loc: Loc | None = None, made_by: tuple[str, ...] = ()) -> int:
         if loc is None and self.source is not None:  # a rule made it: it stands where the node it replaces stood
-            loc, made_by = self.source.loc, (*self.source.made_by, self.options.name)
+            loc, made_by = self.source.loc, self.source.through(self.options.name)
         return super()._add(op, inputs, types, attrs, loc, made_by)
 
-    def emit(self, op: str | Op, *xs: Value, **attrs: Any) -> Any:
+    def emit(self, op: str | Op, /, *xs: Value, **attrs: Any) -> Any:
         made = super().emit(op, *xs, **attrs)
-        simple = self.simplified(made if isinstance(made, tuple) else (made,))
+        simple = tuple(Value(self, r) for r in self.simplest((made[0] if isinstance(made, tuple) else made).ref.node))
         return simple[0] if len(simple) == 1 else simple
 
-    def simplified(self, values: tuple[Value, ...]) -> tuple[Value, ...]:
-        at = values[0].ref.node
+    def simplest(self, at: int) -> tuple[Ref, ...]:
+        """What stands for the outputs of a node."""
         if at not in self._simple:
-            self._simple[at] = self._simplify(values)
+            self._simple[at] = self.nodes[at].refs  # what a rule finds that makes this very node again
+            self._simple[at] = self._simplify(self._simple[at])
         return self._simple[at]
 
-    def _simplify(self, values: tuple[Value, ...]) -> tuple[Value, ...]:
+    def _simplify(self, refs: tuple[Ref, ...]) -> tuple[Ref, ...]:
         for _ in range(MAX_CHAIN):
-            node = self.nodes[values[0].ref.node]
+            node = self.nodes[refs[0].node]
             if node.op in GENERATED:
-                return values
+                return refs
             better = self._ordered(node) or self._folded(node) or self._ruled(node)
             if better is None:
-                return values
-            values = better
+                return refs
+            refs = better
         raise RlxError(f"rules did not settle on {node.label}", where=node.where, why=f"{MAX_CHAIN} fired on one node", fix="remove the rule that undoes another")
 
-    def _ordered(self, node: Node) -> tuple[Value, ...] | None:
+    def _ordered(self, node: Node) -> tuple[Ref, ...] | None:
         """Constants go to the right of an op that commutes."""
-        if len(node.inputs) == 2 and node.row.commutes and self._is_const(node.inputs[0]) and not self._is_const(node.inputs[1]):
-            return self._add(node.op, node.inputs[::-1], node.types, node.attrs, node.loc, node.made_by)
+        if len(node.inputs) == 2 and self._is_const(node.inputs[0]) and not self._is_const(node.inputs[1]) and node.row.commutes:
+            return (Ref(self._add(node.op, node.inputs[::-1], node.types, node.attrs, node.loc, node.made_by)),)
         return None
 
-    def _folded(self, node: Node) -> tuple[Value, ...] | None:
+    def _folded(self, node: Node) -> tuple[Ref, ...] | None:
         if not node.inputs or not all(self._is_const(r) for r in node.inputs):
             return None
         room = self.options.fold_numel + sum(prod(self.nodes[r.node].attrs.value.shape) for r in node.inputs)  # type: ignore[attr-defined, misc]
@@ -97,17 +101,19 @@ class Simplifier(Builder):
             return None
         arrays = got if isinstance(got, tuple) else (got,)
         self._note("folded", node, f"{len(node.inputs)} constants into {', '.join(map(str, node.types))}")
-        return tuple(self.const(np.asarray(a), t.dtype) for a, t in zip(arrays, node.types, strict=True))
+        return tuple(self.const(np.asarray(a), t.dtype).ref for a, t in zip(arrays, node.types, strict=True))
 
-    def _ruled(self, node: Node) -> tuple[Value, ...] | None:
-        for rule in self.options.ruleset.by_op.get(node.op, ()):
-            found = match(rule.pattern, self.nodes, Ref(node.id))
+    def _ruled(self, node: Node) -> tuple[Ref, ...] | None:
+        rules = self.options.ruleset.by_op.get(node.op, ())
+        operands = {self.nodes[r.node].op for r in node.inputs} if rules else set[Op]()
+        for rule in rules:
+            found = match(rule.pattern, self.nodes, Ref(node.id)) if rule.pattern.operand_ops <= operands else None
             if found is None:
                 continue
             value = rule.build(*(Value(self, found[w]) for w in rule.wants))
             if value is not None and value.type == node.type and value.ref.node != node.id:
                 self._note("rewritten", node, f"to {value.node.label}")
-                return (value,)
+                return (value.ref,)
         return None
 
     def _note(self, kind: str, node: Node, text: str) -> None:

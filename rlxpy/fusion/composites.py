@@ -1,128 +1,156 @@
 """Find composites that a user wrote out in plain ops: softmax, layer_norm, rms_norm, attention.
 
 Each pattern's replacement is a row whose `lower` is that chain: the chain is its documentation, its fallback and its oracle.
-What looks like a composite but is not one becomes a near miss with the reason."""
+What looks like a composite but is not one becomes a near miss with the reason.  Results agree within rounding: a composite keeps
+its inner values in f32 where the chain rounds them to a narrow type.  One difference is policy: an attention row that sees no key
+at all gives zeros, where the chain, a softmax of nothing but -inf, gives NaN."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from math import isclose
+from typing import Any, TypeAlias
 
 from rlxpy.extend.passes import Note, NotingPass, note
 from rlxpy.fusion.rebuild import rebuild
 from rlxpy.ir import functions as F
 from rlxpy.ir.builder import Builder, Value
-from rlxpy.ir.dims import shape_text
+from rlxpy.ir.dims import Dim, shape_text
 from rlxpy.ir.graph import Graph, Node, Ref
 from rlxpy.ir.op import Op
-from rlxpy.ir.pattern import Found, Pat, match, var
+from rlxpy.ir.pattern import Found, Pat, either, match, var
 
-x, eps = var("x"), var("eps")
-q, kt, v, mask, scale, fill = (var(n) for n in ("q", "kt", "v", "mask", "scale", "fill"))
-
-
-def last_axis(node: Node) -> bool:
-    a, rank = node.attrs, len(node.types[0].shape)
-    return bool(getattr(a, "keep", False)) and tuple(i % rank for i in a.axes) == (rank - 1,)  # type: ignore[attr-defined]
-
-
-def last_softmax(node: Node) -> bool:
-    return node.attrs.axis in (-1, len(node.type.shape) - 1)  # type: ignore[attr-defined]
-
-
-def scalar_const(node: Node) -> bool:
-    return node.op is Op.CONST and node.attrs.value.filled_with() is not None  # type: ignore[attr-defined]
-
-
-def mean_of(p: Pat) -> Pat:
-    return Pat(Op.MEAN, (p,)).where(last_axis)
-
-
-def _normed(d: Pat, label: str) -> tuple[Pat, ...]:
-    """d / sqrt(mean(d^2) + eps), in the ways people write it."""
-    squares = (d * d, Op.SQUARE(d))
-    out: list[Pat] = []
-    for s in squares:
-        spread = mean_of(s) + eps.where(scalar_const)
-        out += [d * Op.RSQRT(spread), Op.RSQRT(spread) * d, d / Op.SQRT(spread), d * Op.RECIP(Op.SQRT(spread))]
-    return tuple(p.named(label) for p in out)
-
-
-centred = x - mean_of(x)
-shifted = Op.EXP(x - Op.MAX(x).named("top")).named("e")
 NORMS = frozenset({Op.LAYER_NORM, Op.RMS_NORM})
-Check = Callable[[Graph, Found], str | None]
-Build = Callable[[dict[str, Value], dict[str, Node]], Any]
+MAX_ROUNDS = 4  # a composite may be part of another, as softmax is of attention
+Values: TypeAlias = dict[str, Value]  # by the names in a pattern
+Nodes: TypeAlias = dict[str, Node]
 
 
 @dataclass(frozen=True)
 class Composite:
-    """`patterns` share a meaning; `refuse` gives the reason of a near miss; `build` makes the row op."""
+    """`patterns` share a meaning; `refuse` gives the reason of a near miss, None when there is none; `build` makes the row op."""
 
     name: str
     patterns: tuple[Pat, ...]
-    build: Build
-    refuse: Check = lambda graph, found: None
+    build: Callable[[Values, Nodes], Any]
+    refuse: Callable[[Graph, Found], str | None]
 
 
-def _number(node: Node) -> float:
-    return float(node.attrs.value.filled_with())  # type: ignore[attr-defined]
+def number(node: Node) -> float | None:
+    """The value of a constant of one element; None for anything else."""
+    one = node.op is Op.CONST and node.type.numel == 1
+    return float(node.attrs.value.filled_with()) if one else None  # type: ignore[attr-defined]
 
 
-def _build_softmax(at: dict[str, Value], node: dict[str, Node]) -> Any:
-    axes = node["total"].attrs.axes  # type: ignore[attr-defined]
-    return at["x"].softmax(axis=axes[0])
+def _first(*reasons: str | None) -> str | None:
+    return next((r for r in reasons if r), None)
 
 
-def _softmax_refusal(graph: Graph, found: Found) -> str | None:
-    total, top = graph[found["total"]].attrs, graph[found["top"]].attrs
-    if len(total.axes) != 1 or not total.keep or total != top:  # type: ignore[attr-defined]
-        return f"max over {top.axes} and sum over {total.axes} are not one kept axis"  # type: ignore[attr-defined]
+# ---- softmax and norms ---------------------------------------------------------------------------------------------
+x, eps = var("x"), var("eps")
+
+
+def mean(p: Pat, name: str) -> Pat:
+    """The reduction is bound to `name`, what it is divided by to `name.count`, what it is multiplied by to `name.share`."""
+    total = Op.SUM(p).named(name)
+    return either(Op.MEAN(p).named(name), total / var(f"{name}.count"), total * var(f"{name}.share"))
+
+
+def _normed(d: Pat) -> tuple[Pat, ...]:
+    """d / sqrt(mean(d^2) + eps)"""
+    variance = mean(either(d * d, Op.SQUARE(d), Op.POW(d, 2.0)), "spread")
+    spread = either(variance + eps, variance)
+    return d * either(Op.RSQRT(spread), Op.RECIP(Op.SQRT(spread)), Op.POW(spread, -0.5)), d / either(Op.SQRT(spread), Op.POW(spread, 0.5))
+
+
+def _norm_refusal(graph: Graph, found: Found) -> str | None:
+    return _first(*(_mean_refusal(graph, found, name) for name in ("centre", "spread") if name in found), _number_refusal(graph, found, "eps"))
+
+
+def _mean_refusal(graph: Graph, found: Found, name: str) -> str | None:
+    node = graph[found[name]]
+    shape = graph.type(node.inputs[0]).shape
+    if tuple(a % len(shape) for a in node.attrs.axes) != (len(shape) - 1,) or not node.attrs.keep:  # type: ignore[attr-defined]
+        return f"its {node.label} is over axes {node.attrs.axes} of rank {len(shape)}, not over the last one, kept"  # type: ignore[attr-defined]
+    if f"{name}.count" in found:
+        return _count_refusal(number(graph[found[f"{name}.count"]]), shape[-1])
+    if f"{name}.share" in found:
+        return _count_refusal(1 / (number(graph[found[f"{name}.share"]]) or float("nan")), shape[-1])
     return None
 
 
-def _attention(scale_of: str, masked: str) -> tuple[Pat, ...]:
-    product, s = (q @ kt).named("product"), scale.where(scalar_const)
-    scaled = {"mul": product * s, "div": product / s, "none": product}[scale_of]
-    scores = {"none": scaled, "add": scaled + mask, "where": Op.WHERE(mask, scaled, fill.where(scalar_const))}[masked].named("scores")
-    return (Op.SOFTMAX(scores).where(last_softmax).named("probs") @ v,)
-
-
-def _build_attention(scale_of: str, masked: str) -> Build:
-    def build(at: dict[str, Value], node: dict[str, Node]) -> Any:
-        factor = _number(node["scale"]) if scale_of != "none" else 1.0
-        operands = [at["q"], F.swap(at["kt"]), at["v"]] + ([at["mask"]] if masked != "none" else [])
-        return at["q"].apply("attention", tuple(operands), {"scale": 1.0 / factor if scale_of == "div" else factor})
-    return build
-
-
-def _attention_refusal(masked: str) -> Check:
-    def refuse(graph: Graph, found: Found) -> str | None:
-        shapes = [graph.type(found[n]).shape for n in ("q", "kt", "v")]
-        if any(len(s) != 4 for s in shapes):
-            return f"q, k, v of rank {', '.join(str(len(s)) for s in shapes)}; attention takes [batch, heads, length, channels]"
-        if shapes[0][:2] != shapes[1][:2] or shapes[1][:2] != shapes[2][:2]:
-            return f"batch and heads broadcast: {', '.join(map(shape_text, shapes))}"
-        if masked == "where" and _number(graph[found["fill"]]) != float("-inf"):
-            return f"hidden scores are filled with {_number(graph[found['fill']])}, not -inf"
-        if masked != "none":
-            product, scores = graph.type(found["product"]), graph.type(found["scores"])
-            if product.shape != scores.shape:
-                return f"the mask widens the scores from {product} to {scores}"
-        for name in ("product", "scores", "probs"):
-            node = graph[found[name]]
-            if node.id in graph.escaping or len(graph.users[node.id]) > 1:
-                return f"the {name} {node.type} are read by others too"
+def _count_refusal(count: float | None, size: Dim) -> str | None:
+    """A sum is a mean when it is divided by how many were summed; one less is the unbiased variance (ddof=1)."""
+    if count is not None and isinstance(size, int) and isclose(count, size, rel_tol=1e-5):
         return None
-    return refuse
+    return f"its sum over {size} elements is divided by {'a value' if count is None else f'{count:g}'}"
 
 
+def _number_refusal(graph: Graph, found: Found, name: str) -> str | None:
+    return None if name not in found or number(graph[found[name]]) is not None else f"its {name} {graph.type(found[name])} is not one number"
+
+
+def _build_norm(op: Op) -> Callable[[Values, Nodes], Any]:
+    return lambda at, node: at["x"].apply(op.text, (at["x"],), {"eps": number(node["eps"]) if "eps" in node else 0.0})
+
+
+powers = Op.EXP(either(x - Op.MAX(x).named("top"), x))
+total = Op.SUM(powers).named("total")
+
+
+def _build_softmax(at: Values, node: Nodes) -> Any:
+    return at["x"].softmax(axis=node["total"].attrs.axes[0])  # type: ignore[attr-defined]
+
+
+def _softmax_refusal(graph: Graph, found: Found) -> str | None:
+    if "top" not in found:
+        return "the greatest value is not subtracted first, so that large values overflow where softmax's do not"
+    over, top = graph[found["total"]].attrs, graph[found["top"]].attrs
+    one = len(over.axes) == 1 and over.keep and over == top  # type: ignore[attr-defined]
+    return None if one else f"max over {top.axes} and sum over {over.axes} are not one kept axis"  # type: ignore[attr-defined]
+
+
+# ---- attention -----------------------------------------------------------------------------------------------------
+q, kt, v, mask, seen, hidden, fill = (var(n) for n in ("q", "kt", "v", "mask", "seen", "hidden", "fill"))
+product = (q @ kt).named("product")
+scaled = either(product * var("scale"), product / var("divisor"), product).named("scaled")
+scores = either(scaled + mask, Op.WHERE(seen, scaled, fill), Op.WHERE(hidden, fill, scaled), scaled).named("scores")
+
+
+def _attention_refusal(graph: Graph, found: Found) -> str | None:
+    types = [graph.type(found[n]) for n in ("q", "kt", "v")]
+    product, scores = graph.type(found["product"]), graph.type(found["scores"])
+    masked = found.keys() & {"mask", "seen", "hidden"}
+    fill = number(graph[found["fill"]]) if "fill" in found else float("-inf")
+    return _first(
+        None if 2 <= types[0].rank <= 4 else f"q, k, v of rank {types[0].rank}; attention takes [batch, heads, length, channels]",
+        None if len({t.shape[:-2] for t in types}) == 1 else f"batch and heads broadcast: {', '.join(shape_text(t.shape) for t in types)}",
+        _number_refusal(graph, found, "scale"),
+        _number_refusal(graph, found, "divisor"),
+        None if not masked or product.shape == scores.shape else f"the mask widens the scores from {product} to {scores}",
+        None if fill == float("-inf") else f"hidden scores are filled with {fill}, not -inf: a row hidden whole would be the mean of all values, not zeros",
+        None if graph[found["probs"]].attrs.axis % scores.rank == scores.rank - 1  # type: ignore[attr-defined]
+        else f"softmax is over axis {graph[found['probs']].attrs.axis} of the scores, not over the keys",  # type: ignore[attr-defined]
+        *(f"the {name} {graph.type(found[name])} are read by others too" for name in ("product", "scaled", "scores", "probs")
+          if found[name].node in graph.escaping or len(graph.users[found[name].node]) > 1))
+
+
+def _build_attention(at: Values, node: Nodes) -> Any:
+    """Fewer than four axes get leading ones; the mask lines up from the right."""
+    lead = (1,) * (4 - at["q"].rank)
+    operands = [F.reshape(x, (*lead, *x.shape)) for x in (at["q"], F.swap(at["kt"]), at["v"])]
+    operands += [at[n] for n in ("mask", "seen") if n in at] + ([at["hidden"].logical_not()] if "hidden" in at else [])
+    scale = number(node["scale"]) if "scale" in node else 1.0 / (number(node["divisor"]) or float("nan")) if "divisor" in node else 1.0
+    y = operands[0].apply("attention", tuple(operands), {"scale": scale})
+    return F.reshape(y, y.shape[len(lead):])
+
+
+# ---- all -----------------------------------------------------------------------------------------------------------
 COMPOSITES: tuple[Composite, ...] = (
-    Composite("softmax", (shifted / Op.SUM(shifted).named("total"),), _build_softmax, _softmax_refusal),
-    Composite("layer_norm", _normed(centred, "y"), lambda at, node: at["x"].layer_norm(eps=_number(node["eps"]))),
-    Composite("rms_norm", _normed(x, "y"), lambda at, node: at["x"].rms_norm(eps=_number(node["eps"]))),
-    *(Composite("attention", _attention(s, m), _build_attention(s, m), _attention_refusal(m))
-      for s in ("mul", "div", "none") for m in ("add", "where", "none")),
+    Composite("softmax", (powers / total, powers * Op.RECIP(total)), _build_softmax, _softmax_refusal),
+    Composite("layer_norm", _normed(x - mean(x, "centre")), _build_norm(Op.LAYER_NORM), _norm_refusal),
+    Composite("rms_norm", _normed(x), _build_norm(Op.RMS_NORM), _norm_refusal),
+    Composite("attention", (Op.SOFTMAX(scores).named("probs") @ v,), _build_attention, _attention_refusal),
 )
 
 
@@ -132,25 +160,20 @@ class FindComposites(NotingPass):
     name: str = "find-composites"
 
     def noted(self, graph: Graph) -> tuple[Graph, tuple[Note, ...]]:
-        notes: list[Note] = []
-        found = dict(self._search(graph, notes))
+        hits: list[Note] = []
+        for _ in range(MAX_ROUNDS):
+            found, missed = self._search(graph)
+            composed = _compose(graph, found, self.name, hits) if found else graph
+            if composed is graph:
+                break
+            graph = composed
+        absorbed, more = _absorb_affine(graph, self.name)
+        return absorbed, (*hits, *missed, *more)
 
-        def replace(b: Builder, n: Node, xs: Sequence[Value], new: dict[Ref, Value]) -> Any:
-            if n.id not in found:
-                return None
-            composite, at = found[n.id]
-            value = composite.build({k: new[r] for k, r in at.items() if r in new}, {k: graph[r] for k, r in at.items()})
-            if value.type != n.type:
-                return None
-            notes.append(note(self.name, "fused", composite.name, n, f"{n.type} from plain ops"))
-            return value
-
-        composed = rebuild(graph, replace, self.name) if found else graph
-        absorbed, more = _absorb_affine(composed, self.name)
-        return absorbed, (*notes, *more)
-
-    def _search(self, graph: Graph, notes: list[Note]) -> Iterator[tuple[int, tuple[Composite, Found]]]:
-        """Matches by node; a pattern whose ops the graph does not even contain is not tried."""
+    def _search(self, graph: Graph) -> tuple[dict[int, tuple[Composite, Found]], list[Note]]:
+        """Matches by node, and near misses; a pattern whose ops the graph does not even contain is not tried."""
+        found: dict[int, tuple[Composite, Found]] = {}
+        missed: list[Note] = []
         present = {n.op for n in graph}
         by_op: dict[Op | None, list[tuple[Composite, Pat]]] = {}
         for c in self.composites:
@@ -158,24 +181,43 @@ class FindComposites(NotingPass):
                 if p.ops <= present:
                     by_op.setdefault(p.op, []).append((c, p))
         for n in graph:
-            declined: dict[str, str] = {}
-            for c, p in by_op.get(n.op, ()):
-                at = match(p, graph.nodes, Ref(n.id)) if c.name not in declined else None
+            candidates = by_op.get(n.op)
+            if candidates is None:
+                continue
+            declined: list[Note] = []
+            operands = {graph[r].op for r in n.inputs}
+            for c, p in candidates:
+                at = match(p, graph.nodes, Ref(n.id)) if p.operand_ops <= operands else None
                 if at is None:
                     continue
                 if why := c.refuse(graph, at):
-                    declined[c.name] = why
+                    declined.append(note(self.name, "near miss", c.name, n, why))
                     continue
-                yield n.id, (c, at)
-                declined.clear()
+                found[n.id] = c, at
                 break
-            notes.extend(note(self.name, "near miss", name, n, why) for name, why in declined.items())
+            else:
+                missed += declined[:1]  # of the composite that comes first
+        return found, missed
+
+
+def _compose(graph: Graph, found: dict[int, tuple[Composite, Found]], name: str, hits: list[Note]) -> Graph:
+    def replace(b: Builder, n: Node, xs: Sequence[Value], new: dict[Ref, Value]) -> Any:
+        if n.id not in found:
+            return None
+        composite, at = found[n.id]
+        value = composite.build({k: new[r] for k, r in at.items()}, {k: graph[r] for k, r in at.items()})
+        if value.type != n.type:
+            return None
+        hits.append(note(name, "fused", composite.name, n, f"{n.type} from plain ops"))
+        return value
+
+    return rebuild(graph, replace, name)
 
 
 def _absorb_affine(graph: Graph, name: str) -> tuple[Graph, tuple[Note, ...]]:
     """scale and bias that follow a norm become its operands, when they are exactly one value for each channel."""
     notes: list[Note] = []
-    if not any(n.op in NORMS for n in graph):
+    if not any(graph[r].op in NORMS for n in graph if n.op in (Op.MUL, Op.ADD) for r in n.inputs):
         return graph, ()
 
     def replace(b: Builder, n: Node, xs: Sequence[Value], new: dict[Ref, Value]) -> Any:

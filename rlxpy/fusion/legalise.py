@@ -15,6 +15,8 @@ from rlxpy.ir.graph import Graph, Node, Ref
 from rlxpy.ir.op import LEAVES, Op
 from rlxpy.ir.types import TensorType
 
+MAX_ROUNDS = 64  # lowerings of lowerings
+
 
 class Verdicts:
     """A spec's answers, asked once for each op, attrs and types: a model repeats its layers."""
@@ -54,18 +56,20 @@ class Legalise(NotingPass):
 
 def _lower(graph: Graph, concerned: Callable[[Node], bool], spec: BackendSpec, name: str) -> tuple[Graph, tuple[Note, ...]]:
     verdicts, notes = Verdicts(spec), list[Note]()
-    while True:
+    for _ in range(MAX_ROUNDS):
         refused = {n.id: v for n in graph if n.op not in LEAVES and concerned(n) and isinstance(v := verdicts(graph, n), Refusal)}
-        if not refused:
-            return graph, tuple(notes)
-        missing = [(graph[i], why) for i, why in refused.items() if not callable(graph[i].row.lower) and spec.host_choice(graph, graph[i]) is None]
+        staged = {i: why for i, why in refused.items() if not callable(graph[i].row.lower)}
+        missing = [(graph[i], why) for i, why in staged.items() if spec.host_choice(graph, graph[i]) is None]
         if missing:
             raise _missing(spec, missing)
-        lowered = _lower_once(graph, refused, name, notes)
-        if lowered is graph:  # what is left runs on the host tier
-            notes += [note(name, "host", graph[i].label, graph[i], "; ".join(why.reasons)) for i, why in refused.items()]
+        if len(staged) == len(refused):  # what is left runs on the host tier
+            notes += [note(name, "host", graph[i].label, graph[i], "; ".join(why.reasons)) for i, why in staged.items()]
             return graph, tuple(notes)
-        graph = lowered
+        last = [graph[i] for i in refused]
+        graph = _lower_once(graph, refused, name, notes)
+    names = ", ".join(sorted({n.label for n in last}))
+    raise LegaliseError(f"lowering for {spec.device} never ends", where=last[0].where, why=f"after {MAX_ROUNDS} rounds it still meets {names}",
+                        fix="lower an op to simpler ones, never to itself")
 
 
 def _lower_once(graph: Graph, refused: dict[int, Refusal], name: str, notes: list[Note]) -> Graph:
@@ -73,14 +77,18 @@ def _lower_once(graph: Graph, refused: dict[int, Refusal], name: str, notes: lis
         if n.id not in refused or not callable(n.row.lower):
             return None
         notes.append(note(name, "lowered", n.label, n, "; ".join(refused[n.id].reasons)))
-        return _checked(n, n.row.lower(*xs, **n.attrs.params()))
+        return _lowered(n, xs)
 
     return rebuild(graph, replace, name)
 
 
-def _checked(node: Node, made: Any) -> Any:
-    """A lowering that gives another type than the op promised is caught where it happens."""
-    types: tuple[TensorType, ...] = tuple(v.type for v in (made if isinstance(made, tuple) else (made,)))
+def _lowered(node: Node, xs: Sequence[Value]) -> Any:
+    """A lowering that fails, or gives another type than the op promised, is caught where it happens."""
+    try:
+        made = node.row.lower(*xs, **node.attrs.params())  # type: ignore[operator, misc]
+        types: tuple[TensorType, ...] = tuple(v.type for v in (made if isinstance(made, tuple) else (made,)))
+    except Exception as e:  # whatever an extension's code raises
+        raise LegaliseError(f"lower of {node.label} failed", where=node.where, why=f"{type(e).__name__}: {e}", fix="`lower` takes Values and gives Values") from e
     if types != node.types:
         raise LegaliseError(f"lower of {node.label} gives {', '.join(map(str, types))}", where=node.where,
                             why=f"its row promises {', '.join(map(str, node.types))}", fix="make `lower` and the shape and dtype rules agree")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
-from rlxpy.errors import FusionError, InputError, RlxError, VerifyError, nearest
+from rlxpy.errors import FusionError, InputError, LegaliseError, RlxError, VerifyError, nearest
 from rlxpy.extend.backend import BackendSpec
 from rlxpy.extend.passes import Note, NotingPass, Pass, Watch, registered_passes
 from rlxpy.fusion.canonicalise import Canonicalise
@@ -13,6 +13,7 @@ from rlxpy.fusion.composites import FindComposites
 from rlxpy.fusion.legalise import Legalise, LowerExtensions
 from rlxpy.fusion.regions import Fuse
 from rlxpy.ir.graph import Graph
+from rlxpy.ir.types import TensorType
 from rlxpy.ir.verify import verify
 
 
@@ -24,6 +25,7 @@ class PassRun:
     seconds: float
     nodes_before: int
     nodes_after: int
+    notes: tuple[Note, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,10 @@ class Report:
     """What happened between the user's graph and the legal one."""
 
     runs: tuple[PassRun, ...] = ()
-    notes: tuple[Note, ...] = ()
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        return tuple(n for r in self.runs for n in r.notes)
 
     def of(self, *kinds: str) -> tuple[Note, ...]:
         return tuple(n for n in self.notes if n.kind in kinds)
@@ -65,53 +70,84 @@ def standard(spec: BackendSpec, *, optimise: bool = True) -> tuple[Pass, ...]:
         return LowerExtensions(spec), Legalise(spec)
     fuse = (Fuse(spec.fuses),) if spec.fuses else ()
     tidy = Canonicalise()
-    return (tidy, LowerExtensions(spec), Legalise(spec), tidy, FindComposites(), tidy, *fuse, *registered_passes(), Legalise(spec))
+    legal = Legalise(spec)  # once more after composites: one that the backend refuses must be plain ops again before they fuse
+    return (*tidied(spec), legal, tidy, FindComposites(), legal, tidy, *fuse, *registered_passes(), legal)
 
 
-def run(graph: Graph, passes: Sequence[Pass], watch: Watch = lambda name, graph: None) -> tuple[Graph, Report]:
-    """Apply every pass in turn, verifying after each: the pass that breaks a graph is the one named."""
+def tidied(spec: BackendSpec) -> tuple[Pass, ...]:
+    """The first passes of `standard`: after them everything is a built-in op, where it can be, and has one form."""
+    return Canonicalise(), LowerExtensions(spec)
+
+
+Settled = dict[str, tuple[Pass, Graph]]  # by name of an idempotent pass: what it left last
+
+
+def run(graph: Graph, passes: Sequence[Pass], watch: Watch = lambda name, graph: None, settled: Settled | None = None) -> tuple[Graph, Report]:
+    """Apply every pass in turn, verifying after each: the pass that breaks a graph is the one named.
+
+    settled: shared by runs that go on with one another's graphs, so that none repeats what is done."""
     verify(graph)
     watch("input", graph)
-    runs, notes, settled = list[PassRun](), list[Note](), dict[str, Graph]()
+    runs, settled = list[PassRun](), {} if settled is None else settled
     for p in passes:
-        if settled.get(p.name) is graph:  # an idempotent pass has nothing to add to its own result
+        done = settled.get(p.name)
+        if done and done[0] == p and done[1] is graph:  # an idempotent pass has nothing to add to its own result
             continue
         start = perf_counter()
         after, said = _apply(p, graph)
-        if after is not graph:
-            verify(after, after=p.name)
-        runs.append(PassRun(p.name, perf_counter() - start, len(graph), len(after)))
-        notes += said
+        runs.append(PassRun(p.name, perf_counter() - start, len(graph), len(after), said))
         graph = after
         if getattr(p, "idempotent", False):
-            settled[p.name] = graph
+            settled[p.name] = p, graph
         watch(p.name, graph)
-    return graph, Report(tuple(runs), tuple(notes))
+    return graph, Report(tuple(runs))
 
 
 def _apply(p: Pass, graph: Graph) -> tuple[Graph, tuple[Note, ...]]:
     try:
         after, notes = p.noted(graph) if isinstance(p, NotingPass) else (p(graph), ())
-    except RlxError:
+    except LegaliseError:
         raise
     except Exception as e:
-        raise VerifyError(f"pass {p.name!r} failed", why=f"{type(e).__name__}: {e}", fix="debug the pass on this graph: rlx opt shows it") from e
+        raise VerifyError(f"pass {p.name!r} failed", where=e.where if isinstance(e, RlxError) else "", why=f"{type(e).__name__}: {e}",
+                          fix="debug the pass on this graph: rlx opt shows it") from e
     if not isinstance(after, Graph):
         raise VerifyError(f"pass {p.name!r} gave {type(after).__name__}, not a Graph", fix="return the graph, changed or not")
-    same = len(after.outputs) == len(graph.outputs) and after.output_types == graph.output_types and [n.name for n in after.inputs] == [n.name for n in graph.inputs]
-    if not same:
-        raise VerifyError(f"pass {p.name!r} changed the signature", why=f"outputs {', '.join(map(str, graph.output_types))} became {', '.join(map(str, after.output_types))}",
-                          fix="keep inputs, outputs and their types")
+    if after is graph:
+        return graph, notes
+    verify(after, after=p.name)
+    for what, was, now in zip(("inputs", "outputs", "states"), _signature(graph), _signature(after), strict=True):
+        if was != now:
+            raise VerifyError(f"pass {p.name!r} changed the signature", why=f"{what} {_listed(was)} became {_listed(now)}", fix="keep inputs, outputs and states, their names and types")
+    if new := sorted({n.name for n in after.params} - {n.name for n in graph.params}):
+        raise VerifyError(f"pass {p.name!r} added params", why=f"nobody has weights for {', '.join(new)}", fix="write a constant, or compute it from the params there are")
     return after, notes
+
+
+Signature = tuple[tuple[str, TensorType], ...]  # names and types
+
+
+def _signature(graph: Graph) -> tuple[Signature, Signature, Signature]:
+    """What callers rely on: inputs, outputs, and the states that a run changes."""
+    return (tuple((n.name, n.type) for n in graph.inputs), tuple(zip(graph.output_names, graph.output_types, strict=True)),
+            tuple(sorted(((graph[s].name, graph[s].type) for s, _ in graph.updates), key=lambda state: state[0])))
+
+
+def _listed(signature: Signature) -> str:
+    return ", ".join(f"{name!r}: {t}" for name, t in signature) or "none"
 
 
 BUILT_IN: tuple[Pass, ...] = (Canonicalise(), FindComposites(), Fuse())
 
 
+def passes_known(spec: BackendSpec) -> tuple[Pass, ...]:
+    """Every pass that can be named."""
+    return (*BUILT_IN, LowerExtensions(spec), Legalise(spec), *registered_passes())
+
+
 def passes_named(names: Sequence[str], spec: BackendSpec) -> tuple[Pass, ...]:
     """Passes by name, for `rlx opt` and golden files.  Raises InputError."""
-    passes: tuple[Pass, ...] = (*BUILT_IN, LowerExtensions(spec), Legalise(spec), *registered_passes())
-    known = {p.name: p for p in passes}
+    known = {p.name: p for p in passes_known(spec)}
     for n in names:
         if n not in known:
             raise InputError(f"no pass {n!r}", why=f"there are {', '.join(known)}", fix=f"near it: {nearest(n, list(known))}")

@@ -21,7 +21,7 @@ SPACE = {Op.INPUT: Space.INPUT, Op.PARAM: Space.PARAM, Op.STATE: Space.STATE, Op
 def plan(graph: Graph, spec: BackendSpec) -> Plan:
     """Raises LegaliseError for a node that nothing serves: run the pipeline first."""
     verdicts, last_use = Verdicts(spec), last_uses(graph)
-    layout = _Layouter(graph, spec, last_use)
+    layout = _Layouter(graph, spec, last_use, frozenset(state for state, _ in graph.updates))
     steps = []
     for n in graph:
         if n.op in LEAVES:
@@ -58,11 +58,15 @@ class _Layouter:
     graph: Graph
     spec: BackendSpec
     last_use: Mapping[Ref, int]
+    updated: frozenset[Ref]
     places: dict[Ref, Place] = field(default_factory=dict)
     buffers: list[Buffer] = field(default_factory=list)
+    ours: set[int] = field(default_factory=set)  # buffers that this run may overwrite: its arena, and states that it updates
 
     def leaf(self, n: Node) -> None:
         self._fresh(n.refs[0], SPACE[n.op], n.id)
+        if n.refs[0] in self.updated:
+            self.ours.add(len(self.buffers) - 1)
 
     def view(self, n: Node) -> bool:
         """Place a movement op's result on its input's bytes, if there is a walk that says it."""
@@ -81,22 +85,22 @@ class _Layouter:
             self._share(n.refs[0], self.places[n.inputs[taken]])
             return
         for r in n.refs:
+            self.ours.add(len(self.buffers))
             self._fresh(r, Space.ARENA, n.id)
 
     def scratch(self, n: Node, choice: Choice) -> int:
         size = choice.row.scratch_nbytes if choice.row else None
-        nbytes = size(n.attrs.params()) if size else 0
+        nbytes = size(self.graph, n) if size else 0
         if not nbytes:
             return -1
         self.buffers.append(Buffer(Space.ARENA, 0, nbytes, n.id, n.id))
         return len(self.buffers) - 1
 
     def _may_take_over(self, n: Node, r: Ref) -> bool:
-        """Nothing reads the old value later, it is ours to write, and it is the whole of its buffer."""
+        """Nothing reads the old value later or through another operand, it is ours to write, and it is the whole of its buffer."""
         place = self.places[r]
-        buffer = self.buffers[place.buffer]
-        ours = buffer.space is Space.ARENA or (buffer.space is Space.STATE and any(self.places[s].buffer == place.buffer for s, _ in self.graph.updates))
-        return ours and buffer.last <= n.id and place.layout == row_major(n.types[0].shape)
+        alone = sum(self.places[i].buffer == place.buffer for i in n.inputs) == 1
+        return alone and place.buffer in self.ours and self.buffers[place.buffer].last <= n.id and place.layout == row_major(n.types[0].shape)
 
     def _fresh(self, r: Ref, space: Space, first: int) -> None:
         t = self.graph.type(r)

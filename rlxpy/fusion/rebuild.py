@@ -15,7 +15,7 @@ def rebuild(graph: Graph, replace: Replace, pass_name: str) -> Graph:
     b, new = Builder(graph.name), dict[Ref, Value]()
     for n in graph:
         xs = [new[r] for r in n.inputs]
-        b.loc, b.made_by = n.loc, (*n.made_by, pass_name)
+        b.loc, b.made_by = n.loc, n.through(pass_name)
         made = replace(b, n, xs, new)
         values = b.copy(n, xs) if made is None else made if isinstance(made, tuple) else (made,)
         new |= zip(n.refs, values, strict=True)

@@ -23,6 +23,7 @@ REDUCTIONS = frozenset({Op.SUM, Op.PROD, Op.MEAN, Op.MAX, Op.MIN, Op.ANY, Op.ALL
 @dataclass(frozen=True)
 class Fuse(NotingPass):
     """A node joins a region when every reader is in it, so nothing is computed twice and nothing else needs its value.
+    What feeds a product stays outside: a product reads its operands many times, not once for each element it makes.
 
     The gain of each join is the traffic it saves: the joined value is neither written nor read."""
 
@@ -48,7 +49,7 @@ class Fuse(NotingPass):
             starts = n.op in ELEMENTWISE or (n.op in REDUCTIONS and "reduce" in self.kinds)
             if not starts and n.op not in PRODUCTS:
                 continue
-            roots = {home.get(u, -1) for u in graph.users[n.id]}
+            roots = {-1 if graph[u].op in PRODUCTS else home.get(u, -1) for u in graph.users[n.id]}
             root = roots.pop() if len(roots) == 1 and n.id not in graph.escaping else -1
             joins = root >= 0 and n.op not in REDUCTIONS and self._joins(graph, n, graph[root], size[root])
             if joins or starts:
@@ -63,13 +64,13 @@ class Fuse(NotingPass):
     def _fit(self, graph: Graph, root: int, members: list[Node], notes: list[Note]) -> list[Node]:
         """The members that make one kernel of a known kind, or none."""
         products = [m for m in members if m.op in PRODUCTS]
-        if len(products) > 1 and not _gated(products):
-            notes.extend(note(self.name, "near miss", "matmul", p, f"its reader already has the product at {products[-1].where}") for p in products[:-1])
-            members = [m for m in members if m not in products[:-1]]
-        kind = _kind(members)
-        if len(members) < 2 or kind not in self.kinds:
+        if not (_gated(products) and "gated_mlp" in self.kinds):
+            left = products[:-1] if "matmul" in self.kinds else products
+            notes += [note(self.name, "near miss", "matmul", p, f"its reader already has the product at {products[-1].where}") for p in left if p is not products[-1]]
+            members = [m for m in members if m not in left]
+        kind, operands = _kind(members), len(_reads(graph, members))
+        if len(members) < 2 or kind not in self.kinds or operands == 0:
             return []
-        operands = len(_reads(graph, members))
         if operands > self.max_operands:
             notes.append(note(self.name, "near miss", kind, graph[root], f"{operands} operands, a fused node takes {self.max_operands}"))
             return []
@@ -82,7 +83,7 @@ def _gated(products: list[Node]) -> bool:
 
 def _kind(members: list[Node]) -> str:
     products = sum(m.op in PRODUCTS for m in members)
-    if members[-1].op in REDUCTIONS:
+    if members and members[-1].op in REDUCTIONS:
         return "reduce"
     return {0: "elementwise", 1: "matmul"}.get(products, "gated_mlp")
 
@@ -100,6 +101,7 @@ def _is_scalar(node: Node) -> bool:
 
 def _build(graph: Graph, groups: dict[int, list[Node]], name: str, notes: list[Note]) -> Graph:
     inside = {m.id: root for root, members in groups.items() for m in members}
+    bodies: dict[Graph, Graph] = {}  # one object for equal chains, so that they compare at once
     b, new = Builder(graph.name), dict[Ref, Value]()
     for n in graph:
         root = inside.get(n.id)
@@ -110,8 +112,9 @@ def _build(graph: Graph, groups: dict[int, list[Node]], name: str, notes: list[N
             continue
         members = groups[root]
         reads, kind = _reads(graph, members), _kind(members)
-        b.loc, b.made_by = n.loc, (*n.made_by, name)
-        new[Ref(n.id)] = b.emit(Op.FUSED, *(new[r] for r in reads), kind=kind, body=_body(graph, kind, members, reads))
+        b.loc, b.made_by = n.loc, n.through(name)
+        body = _body(graph, kind, members, reads)
+        new[Ref(n.id)] = b.emit(Op.FUSED, *(new[r] for r in reads), kind=kind, body=bodies.setdefault(body, body))
         saved = 2 * sum(m.type.max_nbytes for m in members[:-1])
         notes.append(note(name, "fused", kind, n, f"{' '.join(m.label for m in members)} : {n.type}", saved))
     result = b.finish(*(new[r] for r in graph.outputs), names=graph.output_names, updates=[(new[s], new[v]) for s, v in graph.updates])
@@ -121,6 +124,7 @@ def _build(graph: Graph, groups: dict[int, list[Node]], name: str, notes: list[N
 def _body(graph: Graph, kind: str, members: list[Node], reads: tuple[Ref, ...]) -> Graph:
     """The chain with its own inputs; names are positions, so that equal chains are equal bodies and share one kernel."""
     b = Builder(kind)
+    b.loc = members[-1].loc
     new = {r: b.input(f"in{k}", *graph.type(r)) for k, r in enumerate(reads)}
     for m in members:
         for r in m.inputs:

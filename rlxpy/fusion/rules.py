@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rlxpy.errors import BuildError
 from rlxpy.ir import functions as F
 from rlxpy.ir.op import Op
 from rlxpy.ir.pattern import RuleSet, rules, var
@@ -37,13 +38,16 @@ def _whole_slice(outer: V, x: V) -> V | None:
     return x if outer.shape == x.shape and all(s == 1 for s in a.step) and all(s == 0 for s in a.start) else None
 
 
-def _compose_slice(outer: V, inner: V, x: V) -> V:
+def _compose_slice(outer: V, inner: V, x: V) -> V | None:
     a, b = inner.node.attrs, outer.node.attrs
     start = tuple(lo + at * by for lo, at, by in zip(a.start, b.start, a.step, strict=True))
     step = tuple(p * q for p, q in zip(a.step, b.step, strict=True))
-    # the last element taken is stop-1 of the inner walk; going one past it keeps the count and stays inside
-    stop = tuple(lo + (n - 1) * by + 1 if n != 0 else lo for lo, n, by in zip(start, outer.shape, step, strict=True))
-    return x.slice(start=start, stop=stop, step=step)
+    # one past the last element taken keeps the count and stays inside
+    stop = tuple(lo + (n - 1) * by + 1 for lo, n, by in zip(start, outer.shape, step, strict=True))
+    try:
+        return x.slice(start=start, stop=stop, step=step)
+    except BuildError:  # perhaps nothing is taken, or it cannot be shown from the symbols' ranges that the ends are inside
+        return None
 
 
 def _no_pad(outer: V, x: V) -> V | None:
@@ -56,19 +60,20 @@ CANONICAL: RuleSet = rules(
     (x - 0.0, lambda x: x),
     (x * 1.0, lambda x: x),
     (x / 1.0, lambda x: x),
+    (1.0 / x, lambda x: x.recip()),
     (x + 0.0, lambda x: _unless_float(x, x)),
-    (x * 0.0, lambda x: _unless_float(x, _zero(x)) if _integer(x) else None),
+    (x * 0.0, lambda x: _zero(x) if _integer(x) else None),
     (x - x, lambda x: _zero(x) if _integer(x) else None),
     (x // 1.0, lambda x: _unless_float(x, x)),
     (Op.NEG(Op.NEG(x)), lambda x: x),
     (Op.ABS(Op.ABS(x).named("inner")), lambda inner: inner),
-    (Op.ABS(Op.NEG(x)), lambda x: x.abs()),
+    (Op.ABS(Op.NEG(x)), lambda x: None if x.dtype.kind == "u" else x.abs()),  # -1 is 255 there
     (Op.RELU(Op.RELU(x).named("inner")), lambda inner: inner),
     (Op.LOGICAL_NOT(Op.LOGICAL_NOT(x)), lambda x: x),
     (Op.BIT_NOT(Op.BIT_NOT(x)), lambda x: x),
     (Op.MAXIMUM(x, x), lambda x: x),
     (Op.MINIMUM(x, x), lambda x: x),
-    (Op.WHERE(var("c"), x, x), lambda c, x: F.expand(x, c.shape) if len(c.shape) > len(x.shape) else x if x.shape == c.shape else None),
+    (Op.WHERE(var("c"), x, x).named("outer"), lambda outer, x: F.expand(x, outer.shape)),
     (Op.TRANSPOSE(Op.TRANSPOSE(x).named("inner")).named("outer"), _compose_transpose),
     (Op.TRANSPOSE(x).named("outer"), _identity_transpose),
     (Op.RESHAPE(Op.RESHAPE(x)).named("outer"), lambda outer, x: F.reshape(x, outer.shape)),

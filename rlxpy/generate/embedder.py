@@ -83,7 +83,7 @@ def pooling(path: Path, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """pooling and normalise, from sentence-transformers' modules.json or GGUF metadata; {} when neither says."""
     if "bert.pooling_type" in metadata:
         kind = metadata["bert.pooling_type"]
-        if kind not in GGUF_POOLING:
+        if not isinstance(kind, int) or kind not in GGUF_POOLING:
             raise LoadError(f"pooling type {kind} is not supported", where=str(path), why=f"supported are {GGUF_POOLING}")
         return {"pooling": GGUF_POOLING[kind]}
     listing = path / "modules.json"
@@ -93,12 +93,12 @@ def pooling(path: Path, metadata: Mapping[str, Any]) -> dict[str, Any]:
         modules = json.loads(listing.read_text())
         types = {m["type"].rpartition(".")[2]: m["path"] for m in modules}
         asked = json.loads((path / types["Pooling"] / "config.json").read_text()) if "Pooling" in types else {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+        modes = [k for k, on in asked.items() if k.startswith("pooling_mode_") and on is True]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
         raise LoadError("the sentence-transformers modules cannot be read", where=str(listing), why=f"{type(e).__name__}: {e}") from None
     unknown = set(types) - {"Transformer", "Pooling", "Normalize"}
     if unknown:
         raise LoadError(f"module {', '.join(sorted(unknown))} is not supported", where=str(listing), why="supported are Transformer, Pooling, Normalize")
-    modes = [k for k, on in asked.items() if k.startswith("pooling_mode_") and on is True]
     named = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max"}
     if modes and (len(modes) > 1 or modes[0] not in named):
         raise LoadError(f"pooling {', '.join(modes)} is not supported", where=str(listing), why=f"supported is one of {', '.join(named)}")

@@ -25,7 +25,7 @@ def read(folder: Path) -> Tokenizer:
                                            ("tokenizer_config", "special_tokens_map", "generation_config", "sentence_bert_config"))
     engine = _engine(folder, config)
     bos, eos = (_mark(engine, name, config, marks) for name in ("bos_token", "eos_token"))
-    ends = _end_ids(folder, generation.get("eos_token_id"), engine.get_vocab_size(True)) | ({eos} if eos is not None else frozenset())
+    ends = _end_ids(folder, engine, generation.get("eos_token_id")) | ({eos} if eos is not None else frozenset())
     stated = (config.get("model_max_length"), sentence.get("max_seq_length"))
     lengths = [int(n) for n in stated if isinstance(n, int | float) and 0 < n < NO_LIMIT]
     return Tokenizer(engine, bos_id=bos, eos_id=eos if eos is not None else min(ends, default=None), eos_ids=ends,
@@ -73,13 +73,13 @@ def _content(token: Any) -> str | None:
     return text if isinstance(text, str) else None
 
 
-def _end_ids(folder: Path, given: Any, vocab_size: int) -> frozenset[int]:
+def _end_ids(folder: Path, engine: Engine, given: Any) -> frozenset[int]:
     """generation_config.json names one end token, a list of them, or none."""
     ids = [] if given is None else given if isinstance(given, list) else [given]
     for i in ids:
-        if isinstance(i, bool) or not isinstance(i, int) or not 0 <= i < vocab_size:
+        if isinstance(i, bool) or not isinstance(i, int) or not 0 <= i < 1 << 32 or engine.id_to_token(i) is None:
             raise LoadError(f"eos_token_id {i!r} is no token", where=str(folder / "generation_config.json"),
-                            why=f"{i!r} meets a vocabulary of {vocab_size}", fix="the folder mixes files of two models")
+                            why=f"{i!r} meets a vocabulary of {engine.get_vocab_size(True)}", fix="the folder mixes files of two models")
     return frozenset(ids)
 
 

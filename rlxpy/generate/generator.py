@@ -1,8 +1,9 @@
 """The loop: prefill in chunks, pick, feed back, until something ends it; one compiled graph does it all."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import index
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -55,6 +56,14 @@ class Generation:
                 "decode_seconds": self.decode_seconds, "tokens_per_second": self.tokens_per_second}
 
 
+def token_ids(given: Iterable[Any]) -> list[int]:
+    """Raises InputError for what is no sequence of whole numbers."""
+    try:
+        return [index(i) for i in given]
+    except TypeError as e:
+        raise InputError(f"{given!r:.60} are no token ids", why=str(e), fix="pass whole numbers, or a text to generate from") from None
+
+
 class Conversation:
     """Tokens so far and the memory that holds their keys and values.  Forgetting it frees both."""
 
@@ -64,7 +73,7 @@ class Conversation:
 
     def feed(self, ids: Sequence[int]) -> Array:
         """Append tokens; gives the logits, f32 [vocab], after the last.  Raises InputError beyond the context, and is then unchanged."""
-        g = self._generator
+        g, ids = self._generator, token_ids(ids)
         if not ids:
             raise InputError("no tokens to feed", why="a prompt of 0 tokens has no next one", fix="give a prompt of one token or more")
         if len(self.ids) + len(ids) > g.context:
@@ -74,10 +83,15 @@ class Conversation:
         if bad:
             raise InputError(f"token {bad[0]} does not exist", why=f"the vocabulary has {g.config.vocab_size}")
         for lo in range(0, len(ids), g.chunk):
-            part = list(ids[lo:lo + g.chunk])
+            part = ids[lo:lo + g.chunk]
             logits = g.graph.run(np.array([part], np.int64), sizes={"P": len(self.ids)}, state=self._state)
             self.ids += part
-        return np.asarray(logits[0])
+        return np.asarray(logits[0, :g.tokenizer.vocab_size])  # some models pad the vocabulary with rows that mean nothing
+
+    def rewind(self, ids: Sequence[int]) -> None:
+        """Forget what does not begin as `ids` does: what follows is written over it."""
+        same = next((k for k, (own, other) in enumerate(zip(self.ids, ids, strict=False)) if own != other), min(len(self.ids), len(ids)))
+        del self.ids[same:]
 
 
 class Generator:
@@ -99,13 +113,11 @@ class Generator:
            weights: str = "auto", cache: str = "f32", debug: bool | None = None) -> Generator:
         config = LlamaConfig.of(model.config)
         context = min(DEFAULT_CONTEXT, config.max_position_embeddings) if context is None else context
-        chunk = min(DEFAULT_CHUNK if chunk is None else chunk, context)
-        if chunk < 1:
-            raise InputError(f"chunk = {chunk}", why="at least 1 token a run is needed")
+        chunk = DEFAULT_CHUNK if chunk is None else chunk
         built = llama(config, context=context, chunk=chunk, cache_dtype=dtype(cache)).build(model.weights)
         model.check_complete(built)
         graph = compile(built.graph, built.params, device=device, options=CompileOptions(weights=weights, debug=debug))
-        return cls(graph, config, model.tokenizer, context=context, chunk=chunk)
+        return cls(graph, config, model.tokenizer, context=context, chunk=min(chunk, context))
 
     def chat_prompt(self, messages: Sequence[dict[str, str]]) -> str:
         """The model's own chat template around the messages.  Raises an error that tells of --raw when it has none."""
@@ -116,26 +128,28 @@ class Generator:
         return Conversation(self)
 
     def stream(self, prompt: str | Sequence[int], result: Generation, *, sampler: Sampler | None = None, max_tokens: int | None = 256,
-               stop: Sequence[str] = (), special: bool = True) -> Iterator[Piece]:
+               stop: Sequence[str] = (), special: bool = True, conversation: Conversation | None = None) -> Iterator[Piece]:
         """Pieces as they are made, `result` growing with them.  prompt: text (special: add the model's own start tokens), or ids.
 
+        conversation: one that goes on.  The prompt is still the whole text, of which it remembers the beginning.
         Raises InputError before anything runs when the prompt does not fit the context."""
         sampler = sampler or Sampler()
-        ids = self.tokenizer.encode(prompt, special=special) if isinstance(prompt, str) else [int(i) for i in prompt]
+        ids = self.tokenizer.encode(prompt, special=special) if isinstance(prompt, str) else token_ids(prompt)
         stops = StopConditions(self.tokenizer.eos_ids, stop, max_tokens, self.context)
         result.prompt_ids = ids
         result.reason = stops.reason(prompt=len(ids), generated=0)
         if result.reason is not None:
             return
-        conversation, text = self.conversation(), TextStream(self.tokenizer, stop)
+        conversation, text = conversation or self.conversation(), TextStream(self.tokenizer, stop)
+        conversation.rewind(ids[:-1])  # the last token is fed again for its logits
         start = perf_counter()
-        logits = conversation.feed(ids)
+        logits = conversation.feed(ids[len(conversation.ids):])
         result.prefill_seconds = perf_counter() - start
         start = perf_counter()
         while True:
             token = sampler.pick(logits, [*ids, *result.ids], sampler.rng(len(ids) + len(result.ids)))
             result.ids.append(token)
-            piece = text.feed(token)
+            piece = "" if token in self.tokenizer.eos_ids else text.feed(token)
             result.reason = stops.reason(prompt=len(ids), generated=len(result.ids), last=token, matched=text.stopped)
             if result.reason is not None:
                 piece += text.flush()

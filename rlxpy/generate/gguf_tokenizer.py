@@ -177,7 +177,7 @@ def _sentence_piece(entries: Entries) -> Engine:
 
 def _merges(entries: Entries) -> list[tuple[str, str]]:
     """Every pair of entries that joins to a third, by falling score of the third."""
-    scores = entries.numbers("tokenizer.ggml.scores", "iuf")
+    scores = entries.numbers("tokenizer.ggml.scores", "if")
     pieces = {text: text for text, kind in zip(entries.tokens, entries.types, strict=True) if kind in (NORMAL, USER_DEFINED, UNUSED)}
     longest = max(pieces, key=len, default="")
     if len(longest) > MAX_PIECE_NCHARS:

@@ -26,8 +26,6 @@ class OpenedModel:
     def check_complete(self, built: BuiltModel) -> None:
         """Raises LoadError when the model has weights that its flow never read: it would run, and be wrong."""
         left = [n for n in self.weights.names() if n not in built.weights and not IDLE.match(n)]
-        if self.config.get("tie_word_embeddings"):
-            left = [n for n in left if n != "lm_head.weight"]
         if left:
             raise LoadError(f"{len(left)} weights of {self.path.name} have no place in its flow", where=str(self.path), why=f"first: {', '.join(left[:3])}",
                             fix="the model is a variant this family does not know; write its flow: docs/add_a_block.md")

@@ -7,17 +7,17 @@ from typing import Literal, TypeAlias
 
 from rlxpy.errors import InputError
 
-StopReason: TypeAlias = Literal["eos", "stop", "length", "context"]
+StopReason: TypeAlias = Literal["eos", "stop", "length"]
 
 
 @dataclass(frozen=True)
 class StopConditions:
     """What ends a generation; the first that holds, in this order, names the reason.
 
-    eos      the last token is one of `end_ids` (its text is not part of the answer)
-    stop     the text holds one of `strings` (the answer ends before it)
-    length   `max_tokens` were generated; None is no limit, 0 generates nothing
-    context  prompt and answer together fill `context_length` positions; None is no limit
+    eos     the last token is one of `end_ids` (its text is not part of the answer)
+    stop    the text holds one of `strings` (the answer ends before it)
+    length  `max_tokens` were generated (0 generates nothing), or prompt and answer together fill `context_length`
+            positions; None is no limit
 
     Raises InputError when a condition could never hold or always would."""
 
@@ -51,8 +51,5 @@ class StopConditions:
             return "eos"
         if matched:
             return "stop"
-        if self.max_tokens is not None and generated >= self.max_tokens:
-            return "length"
-        if self.context_length is not None and prompt + generated >= self.context_length:
-            return "context"
-        return None
+        limits = ((generated, self.max_tokens), (prompt + generated, self.context_length))
+        return "length" if any(most is not None and count >= most for count, most in limits) else None

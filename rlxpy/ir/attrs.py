@@ -1,13 +1,14 @@
 """Parameters of ops: frozen dataclasses, hashable, bound to concrete sizes, written as text and read back."""
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from operator import index
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
 
 from rlxpy.errors import BuildError
-from rlxpy.ir.constant import Constant
+from rlxpy.ir.constant import Constant, Real
 from rlxpy.ir.dims import Dim, Shape, Sizes, SymDim, as_dim, as_shape, at
 from rlxpy.ir.dtypes import DType, dtype
 
@@ -19,19 +20,23 @@ if TYPE_CHECKING:
 class Attrs:
     """Base of every op's parameters; no parameters by default."""
 
+    def __post_init__(self) -> None:
+        for name in _fields(type(self)).floats:
+            object.__setattr__(self, name, Real(getattr(self, name)))
+
     def params(self) -> dict[str, Any]:
         """The keywords every cell of the row is called with."""
         return {name: getattr(self, name) for name in field_types(type(self))}
 
     def graphs(self) -> Iterator[tuple[str, Graph]]:
         """Sub-graphs by field name."""
-        for name, kind in field_types(type(self)).items():
-            if kind == "Graph":
-                yield name, getattr(self, name)
+        for name in _fields(type(self)).graphs:
+            yield name, getattr(self, name)
 
     def symbolic(self) -> Iterator[Dim]:
         """Every symbolic size that a field mentions."""
-        for value in self.params().values():
+        for name in _fields(type(self)).sized:
+            value = getattr(self, name)
             for v in value if isinstance(value, tuple) else (value,):
                 if isinstance(v, SymDim):
                     yield v
@@ -50,14 +55,36 @@ def _bind(value: Any, sizes: Sizes) -> Any:
     return value.bind(sizes) if hasattr(value, "bind") else value
 
 
-_FIELD_TYPES: dict[type[Attrs], dict[str, str]] = {}
+class Fields(NamedTuple):
+    """What is known of a class of attrs: every field's annotation, and the fields that hold floats, sub-graphs, and perhaps symbolic sizes."""
+
+    types: dict[str, str]
+    floats: tuple[str, ...]
+    graphs: tuple[str, ...]
+    sized: tuple[str, ...]
+
+
+_FIELDS: dict[type[Attrs], Fields] = {}
+_SIZELESS = {"str", "bool", "int", "float", "tuple[int, ...]", "DType", "Constant", "Graph"}
+
+
+def _fields(cls: type[Attrs]) -> Fields:
+    if cls not in _FIELDS:
+        types = {f.name: _annotation(f.type) for f in fields(cls)}
+        _FIELDS[cls] = Fields(types, *(tuple(k for k, t in types.items() if holds(t)) for holds in (
+            lambda t: t == "float", lambda t: t == "Graph", lambda t: t not in _SIZELESS)))
+    return _FIELDS[cls]
 
 
 def field_types(cls: type[Attrs]) -> dict[str, str]:
     """Field name to the text of its annotation, which also names its codec in ir/text.py."""
-    if cls not in _FIELD_TYPES:
-        _FIELD_TYPES[cls] = {f.name: f.type if isinstance(f.type, str) else f.type.__name__ for f in fields(cls)}
-    return _FIELD_TYPES[cls]
+    return _fields(cls).types
+
+
+def _annotation(kind: Any) -> str:
+    """Its text without module names, whether or not the class's module postpones annotations."""
+    alias = "Shape" if kind == Shape else getattr(kind, "__name__", "") if isinstance(kind, type) else str(kind)
+    return re.sub(r"\b\w+\.(?=\w)", "", alias)
 
 
 @dataclass(frozen=True)
@@ -148,12 +175,6 @@ class Pad(Attrs):
     high: Shape
     value: float = 0.0
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Pad) and repr(self) == repr(other)  # -0.0 is not 0.0, and NaN is NaN
-
-    def __hash__(self) -> int:
-        return hash(repr(self))
-
 
 @dataclass(frozen=True)
 class Eps(Attrs):
@@ -210,6 +231,9 @@ class Custom(Attrs):
     def graphs(self) -> Iterator[tuple[str, Graph]]:
         return self.given.graphs()
 
+    def symbolic(self) -> Iterator[Dim]:
+        return self.given.symbolic()
+
     def bind(self, sizes: Sizes) -> Attrs:
         return replace(self, given=self.given.bind(sizes))
 
@@ -217,19 +241,22 @@ class Custom(Attrs):
 def make(cls: type[Attrs], op: str, given: Mapping[str, Any]) -> Attrs:
     """Attrs from keywords.  Raises BuildError naming what is missing, unknown or of the wrong kind."""
     known = field_types(cls)
-    parameters = f"parameters are: {', '.join(f'{k}: {t}' for k, t in known.items()) or 'none'}"
     if unknown := [k for k in given if k not in known]:
-        raise BuildError(f"{op}: wrong parameters", why=f"{op} has no parameter {', '.join(unknown)}", fix=parameters)
+        raise BuildError(f"{op}: wrong parameters", why=f"{op} has no parameter {', '.join(unknown)}", fix=_parameters(known))
     converted = {}
     for k, v in given.items():
         try:
             converted[k] = _CONVERT.get(known[k], _same)(v)
         except (TypeError, ValueError, OverflowError) as e:
-            raise BuildError(f"{op}: {k} = {v!r}", why=f"{k} is {known[k]}: {e}", fix=parameters) from None
+            raise BuildError(f"{op}: {k} = {v!r}", why=f"{k} is {known[k]}: {e}", fix=_parameters(known)) from None
     try:
         return cls(**converted)
     except (TypeError, ValueError) as e:
-        raise BuildError(f"{op}: wrong parameters", why=str(e).partition("() ")[2] or str(e), fix=parameters) from None
+        raise BuildError(f"{op}: wrong parameters", why=str(e).partition("() ")[2] or str(e), fix=_parameters(known)) from None
+
+
+def _parameters(known: Mapping[str, str]) -> str:
+    return f"parameters are: {', '.join(f'{k}: {t}' for k, t in known.items()) or 'none'}"
 
 
 def _same(value: Any) -> Any:
@@ -237,7 +264,7 @@ def _same(value: Any) -> Any:
 
 
 def _ints(value: Any) -> tuple[int, ...]:
-    return tuple(map(index, (value,) if isinstance(value, SupportsIndex) else value))
+    return tuple(map(index, value if isinstance(value, (tuple, list)) else (value,) if isinstance(value, SupportsIndex) else value))
 
 
 def _text(value: Any) -> str:

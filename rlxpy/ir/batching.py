@@ -36,10 +36,15 @@ def _normed(name: str, batched: Flags, x: V, *params: V, eps: float) -> V:
     """Scale and bias that carry a batch are applied outside the op, which takes one of each."""
     if not any(batched[1:]):
         return x.apply(name, (x, *params), {"eps": eps})
-    y, has_batch = x.apply(name, (x,), {"eps": eps}), batched[0]
-    for p, b, combine in zip(params, batched[1:], ("mul", "add"), strict=False):
-        y, has_batch = _aligned(combine, (has_batch, b), y, p), has_batch or b
-    return y
+
+    @F.widened
+    def apart(x: V, *params: V) -> V:
+        y, has_batch = x.apply(name, (x,), {"eps": eps}), batched[0]
+        for p, b, combine in zip(params, batched[1:], ("mul", "add"), strict=False):
+            y, has_batch = _aligned(combine, (has_batch, b), y, p), has_batch or b
+        return y
+
+    return apart(x, *params)
 
 
 ALIGNED, AXES, AXIS, NORM = Family(_aligned), Family(_axes_shifted), Family(_axis_shifted), Family(_normed)

@@ -1,29 +1,25 @@
 """Builder: the only thing that grows.  It infers, checks, shares equal nodes and records the user's line."""
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rlxpy.errors import BuildError, NotRegistered, RlxError
+from rlxpy.errors import BuildError, NotRegistered, RlxError, nearest
 from rlxpy.ir import functions as F
 from rlxpy.ir.attrs import Attrs, Custom, Literal, Named, make
 from rlxpy.ir.constant import Constant
-from rlxpy.ir.dims import Dim, Shape, shape_text
+from rlxpy.ir.dims import Dim, Shape, Symbol, SymDim, as_dim, as_shape, shape_text
 from rlxpy.ir.dtypes import DType, dtype
 from rlxpy.ir.expr import Expr
 from rlxpy.ir.extension import extension, lookup
-from rlxpy.ir.graph import Graph, Loc, Node, Ref
+from rlxpy.ir.graph import Graph, Node, Ref, refs_of
 from rlxpy.ir.op import LEAVES, Op
+from rlxpy.ir.place import Loc, caller, placed
 from rlxpy.ir.types import TensorType
-
-PACKAGE = str(Path(__file__).parents[1]) + os.sep
 
 
 class Value(Expr):
@@ -47,9 +43,15 @@ class Value(Expr):
     @property
     def T(self) -> Any: return F.swap(self)
 
+    __array_ufunc__ = None  # so that NumPy leaves `array + value` to __radd__
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        raise TypeError(f"a {self.type} has no numbers while its graph is being built; run the graph to get an array")
+
     def apply(self, op: str, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> Any:
         return self.builder.emit(op, *(x if isinstance(x, Value) else self.builder.lift(x, inputs) for x in inputs), **attrs)
 
+    @placed
     def __getitem__(self, key: Any) -> Any:
         """Basic NumPy indexing: ints, slices with positive steps, None and one Ellipsis."""
         return _index(self, key if isinstance(key, tuple) else (key,))
@@ -67,6 +69,12 @@ class Value(Expr):
 
     def __repr__(self) -> str:
         return f"<{self.ref} {self.node.label}: {self.type}>"
+
+
+@lru_cache(maxsize=1 << 10)
+def _scalar(x: complex, spelled: str, like: DType) -> Literal:
+    """Made once, since the same few numbers stand beside values everywhere; `spelled` tells 0.0 from -0.0, 1 and True."""
+    return Literal(Constant(x, like))
 
 
 @lru_cache(maxsize=1 << 16)
@@ -89,7 +97,8 @@ class Builder:
         self.made_by: tuple[str, ...] = ()     # set by passes: who makes them
         self.scope_path = ""
         self._seen: dict[Any, int] = {}
-        self._leaves: dict[str, TensorType] = {}
+        self._leaves: dict[tuple[Op, str], TensorType] = {}
+        self._symbols: dict[str, Symbol] = {}
         self._updates: dict[Ref, Ref] = {}
 
     # ---- leaves
@@ -103,56 +112,60 @@ class Builder:
         """Memory that lives from run to run, zero at first; `update` says what it holds next."""
         return self._leaf(Op.STATE, name, shape, dtype)
 
+    @placed
     def update(self, state: Value, new: Value) -> None:
+        self._own((state, new))
         if state.node.op is not Op.STATE or state.type != new.type:
-            raise BuildError(f"update of {state.node.label} {state.node.name!r} : {state.type} with {new.type}", where=str(_caller()),
-                             why="the first must be a state and both types equal")
-        self._updates[state.ref] = new.ref
+            raise BuildError(f"update of {state.node.label} {state.node.name!r} : {state.type} with {new.type}", why="the first must be a state and both types equal", fix="update(state, new value)")
+        if self._updates.setdefault(state.ref, new.ref) != new.ref:
+            raise BuildError(f"state {state.node.name!r} is updated twice", why=f"with {self._updates[state.ref]} and with {new.ref}",
+                             fix="update it once, with its last value")
 
+    @placed
     def const(self, value: Any, dt: DType | str | None = None) -> Value:
-        """A constant; Python floats are f32 and Python ints i64 unless a dtype is named."""
-        if dt is None and isinstance(value, (bool, int, float)):
-            dt = DType.BOOL if isinstance(value, bool) else DType.I64 if isinstance(value, int) else DType.F32
+        """A constant; Python floats are f32 and Python ints i64 unless a dtype is named.  Raises BuildError for what the dtype cannot hold."""
         literal = Constant(value, dtype(dt) if dt is not None else None)
-        return self._add(Op.CONST, (), (TensorType(literal.shape, literal.dtype),), Literal(literal))[0]
+        return Value(self, Ref(self._add(Op.CONST, (), (TensorType(literal.shape, literal.dtype),), Literal(literal))))
 
+    @placed
     def lift(self, x: Any, others: Sequence[Any]) -> Value:
         """A Python scalar takes the dtype of the Value beside it; a scalar that would lose its meaning is an error."""
         like = next(o for o in reversed(others) if isinstance(o, Value)).dtype
         if not isinstance(x, (bool, int, float, complex, np.generic, np.ndarray)):
-            raise BuildError(f"{type(x).__name__} {x!r} is not a value", where=str(_caller()), fix="pass a Value, a number or an array (builder.const)")
+            raise BuildError(f"{x!r} is not a value", why=f"{type(x).__name__} is neither a Value nor a number nor an array", fix="pass one of these")
         if isinstance(x, (np.generic, np.ndarray)):
             return self.const(x)
-        if (isinstance(x, float) and not (like.is_float or like.is_complex)) or isinstance(x, bool) != (like is DType.BOOL):
-            raise BuildError(f"{x!r} beside a {like} value", where=str(_caller()), why=f"{type(x).__name__} does not become {like} on its own",
+        small = {complex: "c", float: "fc"}.get(type(x), like.kind)
+        if like.kind not in small or isinstance(x, bool) != (like is DType.BOOL):
+            raise BuildError(f"{x!r} beside a {like} value", why=f"{type(x).__name__} does not become {like} on its own",
                              fix=f"cast the value, or write builder.const({x!r}, ...)")
-        if like.is_integer and not like.range[0] <= x <= like.range[1]:  # type: ignore[operator]
-            raise BuildError(f"{x} beside a {like} value", where=str(_caller()), why=f"{like} holds {like.range[0]}..{like.range[1]}")
-        return self.const(x, like)
+        return Value(self, Ref(self._add(Op.CONST, (), (TensorType((), like),), _scalar(x, repr(x), like))))
 
     # ---- ops
-    def emit(self, op: str | Op, *xs: Value, **attrs: Any) -> Any:
+    def emit(self, op: str | Op, /, *xs: Value, **attrs: Any) -> Any:
         """A node, checked.  Gives a Value, or a tuple of Values for several outputs."""
-        kind = op if isinstance(op, Op) else Op[op.upper()]
         try:
-            packed = Custom(**attrs) if kind is Op.CUSTOM else make(kind.row.attrs, kind.text, attrs)
+            kind = op if isinstance(op, Op) else _op(op)
+            if kind in LEAVES:
+                raise BuildError(f"{kind.text} is not an op on values", why="it is a leaf: it has no inputs", fix=f"builder.{kind.text}(...)")
+            packed = make(kind.row.attrs, kind.text, attrs)
             values = self.add(kind, xs, packed)
         except RlxError as e:
-            raise e.at(str(self.loc or _caller(self.scope_path))) from None
+            raise e.at(str(self.loc or caller(self.scope_path))) from None
         return values[0] if len(values) == 1 else values
 
     def add(self, op: Op, xs: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
         """`emit` with ready attrs, and always a tuple.  Raises BuildError without a place."""
-        for x in xs:
-            if x.builder is not self:
-                raise BuildError(f"{op.text}: a value of graph {x.builder.name!r} used in {self.name!r}", fix="pass it as an input")
-        return self._add(op, tuple(x.ref for x in xs), infer(op, attrs, tuple(x.type for x in xs)), attrs)
+        self._own(xs)
+        types = infer(op, attrs, tuple([x.type for x in xs]))
+        return self._values(self._add(op, tuple([x.ref for x in xs]), types, attrs))
 
-    def custom_op(self, name: str, *xs: Value, **params: Any) -> Any:
+    @placed
+    def custom_op(self, name: str, /, *xs: Value, **params: Any) -> Any:
         """An extension op by name.  Raises NotRegistered."""
         return self.emit(Op.CUSTOM, *xs, name=name, given=make(extension(name).row.attrs, name, params))
 
-    def try_custom_op(self, name: str, *xs: Value, **params: Any) -> Any | NotRegistered:
+    def try_custom_op(self, name: str, /, *xs: Value, **params: Any) -> Any | NotRegistered:
         """Like custom_op, but an unknown name is returned as the error, not raised."""
         try:
             return self.custom_op(name, *xs, **params)
@@ -161,9 +174,21 @@ class Builder:
 
     def copy(self, node: Node, xs: Sequence[Value]) -> tuple[Value, ...]:
         """A node of another graph on new inputs of the same types, keeping where it came from."""
+        return self._values(self.put(node, tuple([x.ref for x in xs])))
+
+    def put(self, node: Node, inputs: tuple[Ref, ...]) -> int:
+        """`copy` for passes that handle whole graphs: refs in, the node's position out."""
         if node.op in LEAVES and node.op is not Op.CONST:
-            return (self._leaf(node.op, node.name, *node.type, loc=node.loc, made_by=node.made_by),)
-        return self._add(node.op, tuple(x.ref for x in xs), node.types, node.attrs, node.loc, node.made_by)
+            self._declare(node.op, node.name, node.type)
+        return self._add(node.op, inputs, node.types, node.attrs, node.loc, node.made_by)
+
+    def _own(self, xs: Sequence[Any]) -> None:
+        """Raises BuildError for what is not a value of this graph."""
+        for x in xs:
+            if not isinstance(x, Value):
+                raise BuildError(f"{x!r} is not a value", why="values are what builder.input(...) and ops on values give", fix="wrap a number: builder.const(...)")
+            if x.builder is not self:
+                raise BuildError(f"a value of graph {x.builder.name!r} used in graph {self.name!r}", why=f"{x!r} belongs to another Builder", fix="pass it as an input")
 
     def inline(self, graph: Graph, xs: Sequence[Value]) -> Any:
         """The nodes of `graph` here, its inputs replaced by `xs`."""
@@ -175,8 +200,10 @@ class Builder:
         return out[0] if len(out) == 1 else out
 
     # ---- the end
+    @placed
     def finish(self, *outputs: Value, names: Sequence[str] = (), updates: Sequence[tuple[Value, Value]] = ()) -> Graph:
         """Freeze, dropping what no output or state needs; inputs stay, since they are the signature."""
+        self._own((*outputs, *(v for pair in updates for v in pair)))
         pairs = {**self._updates, **{s.ref: v.ref for s, v in updates}}
         live = bytearray(len(self.nodes))
         todo = [o.ref.node for o in outputs] + [i for s, v in pairs.items() for i in (s.node, v.node)]
@@ -187,10 +214,14 @@ class Builder:
                 todo += [r.node for r in self.nodes[i].inputs]
         keep = [n for n in self.nodes if live[n.id] or n.op is Op.INPUT]
         new = {n.id: k for k, n in enumerate(keep)}
+
+        def moved(r: Ref) -> Ref:
+            return refs_of(new[r.node], r.out + 1)[r.out]
+
         nodes = tuple(keep) if len(keep) == len(self.nodes) else tuple(
-            Node(new[n.id], n.op, tuple(Ref(new[r.node], r.out) for r in n.inputs), n.types, n.attrs, n.loc, n.made_by) for n in keep)
-        return Graph(self.name, nodes, tuple(Ref(new[o.ref.node], o.ref.out) for o in outputs), _output_names(names, len(outputs)),
-                     tuple((Ref(new[s.node], s.out), Ref(new[v.node], v.out)) for s, v in pairs.items()))
+            Node(new[n.id], n.op, tuple(map(moved, n.inputs)), n.types, n.attrs, n.loc, n.made_by) for n in keep)
+        return Graph(self.name, nodes, tuple(moved(o.ref) for o in outputs), _output_names(names, len(outputs)),
+                     tuple((moved(s), moved(v)) for s, v in pairs.items()))
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
@@ -202,50 +233,58 @@ class Builder:
             self.scope_path = before
 
     # ---- inside
-    def _leaf(self, op: Op, name: str, shape: Sequence[Dim], dt: DType | str, loc: Loc | None = None, made_by: tuple[str, ...] = ()) -> Value:
+    @placed
+    def _leaf(self, op: Op, name: str, shape: Sequence[Dim], dt: DType | str) -> Value:
         if not isinstance(name, str):
-            raise BuildError(f"{op.text} name {name!r} is not text", where=str(_caller()))
-        t = TensorType(tuple(shape), dtype(dt))
+            raise BuildError(f"{op.text} name {name!r} is not text", why=f"it is {type(name).__name__}", fix="name it with a string")
+        t = TensorType(as_shape(shape), dtype(dt))
         if any(isinstance(d, int) and d < 0 for d in t.shape):
-            raise BuildError(f"{op.text} {name!r} of shape {shape_text(t.shape)}", where=str(_caller()), why="sizes are 0 or more", fix="use sym() for an unknown size")
-        key = f"{op.text} {name}"
-        if self._leaves.setdefault(key, t) != t:
-            raise BuildError(f"{op.text} {name!r} is declared twice", where=str(_caller()), why=f"as {self._leaves[key]} and as {t}")
-        return self._add(op, (), (t,), Named(name), loc, made_by)[0]
+            raise BuildError(f"{op.text} {name!r} of shape {shape_text(t.shape)}", why="sizes are 0 or more", fix="use sym() for an unknown size")
+        for symbol in (s for d in t.shape if isinstance(d, SymDim) for s in d.symbols()):
+            if (first := self._symbols.setdefault(symbol.name, symbol)) != symbol:
+                raise BuildError(f"symbol {symbol.name} has two ranges", why=f"{first.bounds} and, in {op.text} {name!r}, {symbol.bounds}", fix="use one sym() object for one size")
+        self._declare(op, name, t)
+        return Value(self, Ref(self._add(op, (), (t,), Named(name))))
+
+    def _declare(self, op: Op, name: str, t: TensorType) -> None:
+        if (first := self._leaves.setdefault((op, name), t)) != t:
+            raise BuildError(f"{op.text} {name!r} is declared twice", why=f"as {first} and as {t}", fix="give one of them another name")
 
     def _add(self, op: Op, inputs: tuple[Ref, ...], types: tuple[TensorType, ...], attrs: Attrs,
-             loc: Loc | None = None, made_by: tuple[str, ...] = ()) -> tuple[Value, ...]:
-        key = (op, inputs, types, attrs)
+             loc: Loc | None = None, made_by: tuple[str, ...] = ()) -> int:
+        """Position of the node: an equal one's, or a new one's."""
+        key = (op, inputs, attrs)  # which decide the types; names of leaves have one type each
         at = self._seen.get(key)
         if at is None:
             at = self._seen[key] = len(self.nodes)
             if loc is None:
-                loc, made_by = self.loc or _caller(self.scope_path), self.made_by
+                loc, made_by = self.loc or caller(self.scope_path), self.made_by
             self.nodes.append(Node(at, op, inputs, types, attrs, loc, made_by))
-        return tuple(Value(self, Ref(at, k)) for k in range(len(types)))
+        return at
 
+    def _values(self, at: int) -> tuple[Value, ...]:
+        return tuple([Value(self, r) for r in self.nodes[at].refs])
+
+
+def _op(name: str) -> Op:
+    if not isinstance(name, str) or name.upper() not in Op.__members__:
+        raise BuildError(f"no op {name!r}", why=f"there are {len(Op)} ops", fix=f"near it: {nearest(str(name), [o.text for o in Op])}")
+    return Op[name.upper()]
 
 
 def _output_names(names: Sequence[str], count: int) -> tuple[str, ...]:
-    full = (*names, *(f"out{k}" for k in range(len(names), count)))
-    if len(full) != count or len(set(full)) != count:
-        raise BuildError(f"output names {', '.join(full)}", why=f"{count} different names are needed")
+    given = (names,) if isinstance(names, str) else tuple(names)
+    full = (*given, *(f"out{k}" for k in range(len(given), count)))
+    if len(full) != count or not all(isinstance(n, str) for n in full) or len(set(full)) != count:
+        raise BuildError(f"output names {', '.join(map(repr, full))}", why=f"{count} different names are needed", fix="finish(y, z, names=('y', 'z'))")
     return full
-
-
-def _caller(scope: str = "") -> Loc:
-    """The nearest frame outside rlxpy."""
-    frame = sys._getframe(1)
-    while frame.f_back and frame.f_code.co_filename.startswith(PACKAGE):
-        frame = frame.f_back
-    return Loc(frame.f_code.co_filename, frame.f_lineno, scope)
 
 
 def _index(x: Value, key: tuple[Any, ...]) -> Any:
     """ints drop an axis, None adds one, Ellipsis fills up."""
     given = sum(k is not None and k is not Ellipsis for k in key)
-    if given > x.rank or key.count(Ellipsis) > 1:
-        raise BuildError(f"{given} indices into {x.type}", where=str(_caller()))
+    if given > x.rank or sum(k is Ellipsis for k in key) > 1:
+        raise BuildError(f"{given} indices into {x.type}", why=f"it has {x.rank} axes, and one ... may stand for several", fix="drop an index")
     fill = [slice(None)] * (x.rank - given)
     at = next((i for i, k in enumerate(key) if k is Ellipsis), len(key))
     full = [*key[:at], *fill, *key[at + 1:]]
@@ -268,20 +307,27 @@ def _index(x: Value, key: tuple[Any, ...]) -> Any:
 
 
 def _bounds(k: Any, size: Dim, x: Value) -> tuple[Dim, Dim, int]:
+    """start, stop and step of one index."""
     if isinstance(k, slice):
-        if isinstance(size, int) and all(isinstance(v, (int, type(None))) for v in (k.start, k.stop, k.step)) and (k.step or 1) > 0:
+        start, stop, step = (None if v is None else as_dim(v) for v in (k.start, k.stop, k.step))
+        by = 1 if step is None else step
+        if not isinstance(by, int) or by < 1:
+            raise BuildError(f"slice with step {by} of {x.type}", why="steps are whole numbers above 0", fix="flip with x.reverse(axes=...)")
+        if isinstance(size, int) and not any(isinstance(v, SymDim) for v in (start, stop)):
             first, last, by = k.indices(size)
             return first, max(first, last), by
-        return _end(k.start, 0, size), _end(k.stop, size, size), 1 if k.step is None else k.step
-    if isinstance(k, Value) or not (isinstance(k, (int, np.integer)) or hasattr(k, "symbols")):
-        raise BuildError(f"index {k!r} into {x.type}", where=str(_caller()), fix="use x.gather(indices, axis=...) for an index that is a value")
-    at: Dim = size + int(k) if isinstance(k, (int, np.integer)) and k < 0 else k
+        return _end(start, 0, size), _end(stop, size, size), by
+    if isinstance(k, (Value, bool, list, np.ndarray)):
+        raise BuildError(f"index {k!r} into {x.type}", why=f"{type(k).__name__} is not a whole number", fix="use x.gather(indices, axis=...) for indices that are values or arrays")
+    at = as_dim(k)
+    if isinstance(at, int) and at < 0:
+        at = size + at
     if isinstance(at, int) and isinstance(size, int) and not 0 <= at < size:
-        raise BuildError(f"index {k} into axis of {size} of {x.type}", where=str(_caller()))
+        raise BuildError(f"index {k} into {x.type}", why=f"the axis has {size} elements, so indices are {-size}..{size - 1}", fix="index inside the axis")
     return at, at + 1, 1
 
 
-def _end(given: Any, default: Dim, size: Dim) -> Dim:
+def _end(given: Dim | None, default: Dim, size: Dim) -> Dim:
     """One end of a slice: absent, from the front, or negative from the back."""
     if given is None:
         return default

@@ -1,6 +1,7 @@
 """An array as an immutable, hashable value: equal means bit for bit, so NaN equals NaN and -0.0 differs from 0.0."""
 from __future__ import annotations
 
+from math import copysign, isnan
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,10 @@ def fitted(value: Any, want: DType | None, what: str, error: type[RlxError]) -> 
         array = np.asarray(value)
     except Exception as e:  # rows of unequal length, or whatever an object of the caller's raises when it is read
         raise error(f"{what} is not an array", why=f"{type(e).__name__}: {e}", fix="rows of a list must have equal lengths") from None
-    long = array.dtype.kind == "O" and all(type(v) is int for v in array.flat)  # ints of more than 64 bits
-    kind = "i" if long else array.dtype.kind
+    kind = array.dtype.kind
+    if want is not None and want.is_integer and kind in "fO":  # NumPy reads [2**64 - 1, 0] as floats
+        exact = np.asarray(value, object)
+        array, kind = (exact, "i") if all(type(v) is int for v in exact.flat) else (array, kind)
     want = want or NATURAL.get(kind, DType.F32)
     if array.size == 0 or array.dtype == want.numpy:
         return array.astype(want.numpy)
@@ -31,13 +34,32 @@ def fitted(value: Any, want: DType | None, what: str, error: type[RlxError]) -> 
     try:
         with np.errstate(over="raise"):
             return array.astype(want.numpy)
-    except (FloatingPointError, OverflowError, TypeError):  # the last two for ints that are no doubles
+    except FloatingPointError:
         raise error(f"{what} does not fit {want}", why=f"its values are {least}..{most}", fix="use a wider type, or write inf where it is meant") from None
 
 
 def native(array: Array) -> Array:
     """The same numbers in this machine's byte order."""
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+class Real(float):
+    """A float that compares as constants do: NaN equals NaN, and 0.0 differs from -0.0."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, (int, float)):
+            return NotImplemented
+        if isnan(self):
+            return isinstance(other, float) and isnan(other)
+        return float.__eq__(self, other) and copysign(1, self) == copysign(1, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return 0 if isnan(self) else float.__hash__(self)
 
 
 class Constant:

@@ -14,11 +14,11 @@ from rlxpy.ir import functions as F
 from rlxpy.ir.dims import Dim, Shape, product
 from rlxpy.ir.dtypes import DType
 from rlxpy.ir.layout import row_major
-from rlxpy.ir.row import Cell, Family
+from rlxpy.ir.row import Family
 from rlxpy.ir.shapes import axes_of, axis_of, reduced
 
 V = Any  # a Value (see ir/lowerings.py)
-Cells = dict[str, Cell]
+Cells = dict[str, Any]  # the two columns, ready for a row
 Slopes = Callable[..., Sequence[Any]]  # (y, *xs) -> for each input a Value, a number, or None where the slope is 0 everywhere
 
 
@@ -39,7 +39,6 @@ def unspread(g: V, shape: Shape) -> V:
 
 
 def zeros(x: V) -> V: return F.expand(F.full_like(x, 0.0), x.shape)
-def to_type(x: V, to: DType) -> V: return x if x.dtype is to else x.cast(to=to)
 def count(like: V, dim: Dim) -> V | int: return dim if isinstance(dim, int) else F.size(like, dim)
 
 
@@ -49,8 +48,13 @@ def total(shape: Shape, *tangents: V | None) -> V | None:
     return F.expand(reduce(add, there), shape) if there else None
 
 
-def elementwise(slopes: Slopes) -> Cells:
-    return {"vjp": partial(_slopes_vjp, slopes), "jvp": partial(_slopes_jvp, slopes)}
+def elementwise(slopes: Slopes | None) -> Cells:
+    """Both cells; of None, which nobody has written yet, none."""
+    return {"vjp": partial(_slopes_vjp, slopes), "jvp": partial(_slopes_jvp, slopes)} if slopes else {}
+
+
+def unary(slope: Callable[[V, V], Any] | None) -> Cells:
+    return elementwise(slope and (lambda y, x: (slope(y, x),)))
 
 
 def _slopes_vjp(slopes: Slopes, dy: V, y: V, *xs: V) -> tuple[V | None, ...]:
@@ -61,9 +65,7 @@ def _slopes_jvp(slopes: Slopes, dxs: Sequence[V | None], y: V, *xs: V) -> V | No
     return total(y.shape, *(None if dx is None or s is None else times(dx, s) for dx, s in zip(dxs, slopes(y, *xs), strict=True)))
 
 
-def flat(y: V, *xs: V) -> tuple[None, ...]:
-    """Slopes of a staircase: zero wherever they exist."""
-    return (None,) * len(xs)
+def flat(y: V, x: V) -> None: """The slope of a staircase: zero wherever there is one."""
 
 
 def share(a: V, b: V) -> V:
@@ -187,7 +189,7 @@ CUMSUM: Cells = {"vjp": lambda dy, y, x, axis: (dy.reverse(axes=(axis,)).cumsum(
 
 def put_along(updates: V, at: V, shape: Shape, axis: int) -> V:
     """Zeros of `shape` with `updates` added where take_along(at) reads."""
-    at, a, strides = to_type(at, DType.I64), axis_of(axis, len(shape)), row_major(shape).strides
+    at, a, strides = F.to_type(at, DType.I64), axis_of(axis, len(shape)), row_major(shape).strides
     place = (at < 0).where(at + count(at, shape[a]), at) * count(at, strides[a])
     for i, stride in enumerate(strides):
         place = place if i == a else place + F.iota(at, at.shape, i) * count(at, stride)
@@ -259,7 +261,7 @@ SCATTER_ADD: Cells = {
 
 
 def _kv_append_vjp(dy: V, y: V, cache: V, new: V, pos: V, axis: int) -> tuple[V, V, None]:
-    rows = F.iota(pos, (new.shape[axis],), 0) + to_type(pos, DType.I64)
+    rows = F.iota(pos, (new.shape[axis],), 0) + F.to_type(pos, DType.I64)
     return dy.kv_append(zeros(new), pos, axis=axis), dy.gather(rows, axis=axis), None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from keyword import iskeyword
 from math import ceil, floor, gcd, prod
 from operator import index
@@ -135,14 +136,7 @@ class SymDim:
     @property
     def bounds(self) -> tuple[int, int]:
         """Least and greatest value by interval arithmetic: safe, not always tight."""
-        slack = [Fraction(c * (a.den - 1), a.den) for m, c in self.terms if len(m) == 1 and isinstance(a := m[0], Quotient)]
-        smooth: dict[Monomial, Fraction] = {}
-        for m, c in self.terms:  # floor(n/d) is n/d less a remainder: so S - S//2 is known to be positive
-            linear = len(m) == 1 and isinstance(m[0], Quotient)
-            for inner, k in m[0].num.terms if linear else ((m, 1),):  # type: ignore[union-attr]
-                smooth[inner] = smooth.get(inner, Fraction(0)) + Fraction(c * k, m[0].den if linear else 1)  # type: ignore[union-attr]
-        lo, hi = _interval(smooth.items())
-        return ceil(lo - sum(s for s in slack if s > 0)), floor(hi - sum(s for s in slack if s < 0))
+        return _bounds(self)
 
     def symbols(self) -> Iterator[Symbol]:
         for monomial, _ in self.terms:
@@ -183,7 +177,7 @@ def _terms(dim: Dim) -> tuple[tuple[Monomial, int], ...]:
 
 def as_dim(value: Any) -> Dim:
     """Raises BuildError for what is neither a whole number nor made of sym()."""
-    if isinstance(value, SymDim):
+    if type(value) is int or isinstance(value, SymDim):
         return value
     if not isinstance(value, bool):
         with suppress(TypeError):
@@ -198,14 +192,24 @@ def as_shape(value: Any) -> Shape:
     return tuple(map(as_dim, value))
 
 
+@lru_cache(maxsize=1 << 14)
+def _bounds(dim: SymDim) -> tuple[int, int]:
+    slack = [Fraction(c * (a.den - 1), a.den) for m, c in dim.terms if len(m) == 1 and isinstance(a := m[0], Quotient)]
+    smooth: dict[Monomial, Fraction] = {}
+    for m, c in dim.terms:  # floor(n/d) is n/d less a remainder: so S - S//2 is known to be positive
+        linear = len(m) == 1 and isinstance(m[0], Quotient)
+        for inner, k in m[0].num.terms if linear else ((m, 1),):  # type: ignore[union-attr]
+            smooth[inner] = smooth.get(inner, Fraction(0)) + Fraction(c * k, m[0].den if linear else 1)  # type: ignore[union-attr]
+    lo, hi = _interval(smooth.items())
+    return ceil(lo - sum(s for s in slack if s > 0)), floor(hi - sum(s for s in slack if s < 0))
+
+
 def _interval(terms: Iterable[tuple[Monomial, Fraction]]) -> tuple[Fraction, Fraction]:
     lo = hi = Fraction(0)
     for monomial, c in terms:
-        ends = {c}
-        for atom in monomial:  # a factor may be negative, so any corner can be the least
-            ends = {e * b for e in ends for b in atom.bounds}
-        lo += min(ends)
-        hi += max(ends)
+        ends = prod(a.bounds[0] for a in monomial), prod(a.bounds[1] for a in monomial)  # atoms are never negative
+        lo += c * ends[c < 0]
+        hi += c * ends[c > 0]
     return lo, hi
 
 
@@ -229,7 +233,7 @@ def sym(name: str, lo: int = 1, hi: int = 1 << 16, step: int = 1) -> Dim:
     if not isinstance(name, str) or not name.isidentifier() or iskeyword(name) or normalize("NFKC", name) != name:  # as Python reads it in the text form
         raise BuildError(f"symbol {name!r} is not a name", fix="use letters, digits and _, as in sym('seq_len')")
     if not all(isinstance(n, int) for n in (lo, hi, step)) or not 0 <= lo <= hi or step < 1 or hi % step:
-        raise BuildError(f"symbol {name} in {lo}..{hi} step {step} has no sizes", why="0 <= lo <= hi and hi a multiple of step are needed")
+        raise BuildError(f"symbol {name} in {lo}..{hi} step {step} has no sizes", why="0 <= lo <= hi and hi a multiple of step are needed", fix="sym('S', 1, 512)")
     return lo if lo == hi else SymDim((((Symbol(name, lo, hi, step),), 1),))
 
 
@@ -280,11 +284,11 @@ def exact_quotient(a: Dim, b: Dim) -> Dim | None:
     return _collect(out)
 
 
-def symbols(dims: Iterable[Dim]) -> dict[str, Symbol]:
+def symbols(dims: Iterable[Dim | Symbol]) -> dict[str, Symbol]:
     """Every symbol by name.  Raises BuildError when one name has two ranges."""
     found: dict[str, Symbol] = {}
     for d in dims:
-        if isinstance(d, SymDim):
+        if isinstance(d, (SymDim, Symbol)):
             for s in d.symbols():
                 if found.setdefault(s.name, s) != s:
                     raise BuildError(f"symbol {s.name} has two ranges", why=f"{found[s.name].bounds} and {s.bounds}", fix="use one sym() object")
@@ -326,7 +330,8 @@ def check_sizes(wanted: Mapping[str, Symbol], sizes: Sizes) -> None:
         if name not in sizes:
             raise InputError(f"size {name} is unknown", why="no input's shape tells it", fix=f"pass sizes={{'{name}': n}} with n in {s.lo}..{s.hi}")
         if not s.lo <= sizes[name] <= s.hi or sizes[name] % s.step:
-            raise InputError(f"size {name} = {sizes[name]} is out of range", why=f"the graph was built for {s.lo}..{s.hi} in steps of {s.step}")
+            raise InputError(f"size {name} = {sizes[name]} is out of range", why=f"the graph was built for {s.lo}..{s.hi} in steps of {s.step}",
+                             fix="pass a size in that range, or build the graph for a wider one")
 
 
 def _sizes_text(dim: SymDim, sizes: Sizes) -> str:

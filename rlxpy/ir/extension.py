@@ -21,6 +21,8 @@ class OpExtension:
     row: OpRow
 
     def __call__(self, *xs: Any, **params: Any) -> Any:
+        if not xs:
+            raise BuildError(f"{self.name} needs a Value, whose graph it joins", fix=f"builder.custom_op({self.name!r})")
         return xs[0].apply("custom", xs, {"name": self.name, "given": make(self.row.attrs, self.name, params)})
 
 

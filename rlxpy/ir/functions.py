@@ -6,8 +6,9 @@ from functools import wraps
 from typing import Any
 
 from rlxpy.errors import BuildError
-from rlxpy.ir.dims import Dim, Shape
+from rlxpy.ir.dims import Dim, Shape, as_shape
 from rlxpy.ir.dtypes import DType
+from rlxpy.ir.place import placed
 from rlxpy.ir.shapes import axis_of, infer_one
 
 V = Any  # a Value (see ir/lowerings.py)
@@ -33,28 +34,38 @@ def size(like: V, dim: Dim) -> V:
     return like.builder.emit("size", dim=dim)
 
 
+def to_type(x: V, to: DType) -> V:
+    """x itself when it has the type already."""
+    return x if x.dtype is to else x.cast(to=to)
+
+
+@placed
 def reshape(x: V, shape: Sequence[Dim]) -> V:
     """One dim may be -1."""
-    wanted = infer_one(x.shape, tuple(shape))
+    wanted = infer_one(x.shape, as_shape(shape))
     return x if wanted == x.shape else x.reshape(shape=wanted)
 
 
+@placed
 def unsqueeze(x: V, axis: int) -> V:
     at = axis_of(axis, len(x.shape) + 1)
     return reshape(x, (*x.shape[:at], 1, *x.shape[at:]))
 
 
+@placed
 def squeeze(x: V, axis: int) -> V:
     at = axis_of(axis, len(x.shape))
     if x.shape[at] != 1:
-        raise BuildError(f"squeeze of axis {axis} of {x.type}", why=f"its size is {x.shape[at]}, not 1")
+        raise BuildError(f"squeeze of axis {axis} of {x.type}", why=f"its size is {x.shape[at]}, not 1", fix="index the axis, or reduce it")
     return reshape(x, (*x.shape[:at], *x.shape[at + 1:]))
 
 
+@placed
 def transpose(x: V, *perm: int) -> V:
     return x.transpose(perm=perm)
 
 
+@placed
 def swap(x: V, a: int = -1, b: int = -2) -> V:
     """Exchange two axes."""
     perm = list(range(len(x.shape)))
@@ -63,6 +74,7 @@ def swap(x: V, a: int = -1, b: int = -2) -> V:
     return x.transpose(perm=tuple(perm))
 
 
+@placed
 def cut(x: V, axis: int, start: Dim, stop: Dim, step: int = 1) -> V:
     """x[..., start:stop:step, ...] on one axis."""
     at = axis_of(axis, len(x.shape))
@@ -72,6 +84,7 @@ def cut(x: V, axis: int, start: Dim, stop: Dim, step: int = 1) -> V:
                    step=tuple(step if i == at else 1 for i in range(rank)))
 
 
+@placed
 def split(x: V, sizes: Sequence[Dim], axis: int) -> tuple[V, ...]:
     parts, at = [], axis_of(axis, len(x.shape))
     start: Dim = 0
@@ -79,36 +92,43 @@ def split(x: V, sizes: Sequence[Dim], axis: int) -> tuple[V, ...]:
         parts.append(cut(x, at, start, start + n))
         start = start + n
     if start != x.shape[at]:
-        raise BuildError(f"split of {x.type} into {list(sizes)}", why=f"they add up to {start}, axis {axis} has {x.shape[at]}")
+        raise BuildError(f"split of {x.type} into {list(sizes)}", why=f"they add up to {start}, axis {axis} has {x.shape[at]}", fix="name every part; the rest may be an index, as in x[2:]")
     return tuple(parts)
 
 
+@placed
 def concat(xs: Sequence[V], axis: int) -> V:
+    if not xs:
+        raise BuildError("concat of nothing", why="0 values have no common shape", fix="give one value or more")
     return xs[0].apply("concat", tuple(xs), {"axis": axis})
 
 
+@placed
 def stack(xs: Sequence[V], axis: int = 0) -> V:
     return concat([unsqueeze(x, axis) for x in xs], axis)
 
 
+@placed
 def expand(x: V, shape: Shape) -> V:
     return x if x.shape == shape else x.expand(shape=shape)
 
 
+@placed
 def tile(x: V, times: Sequence[int]) -> V:
     """Repeat whole axes, as numpy.tile with one count for each axis."""
     if len(times) != len(x.shape):
-        raise BuildError(f"tile of {x.type} by {list(times)}", why=f"{len(x.shape)} counts are needed")
+        raise BuildError(f"tile of {x.type} by {list(times)}", why=f"{len(x.shape)} counts are needed", fix="repeat an axis once with 1")
     spread = reshape(x, tuple(d for size in x.shape for d in (1, size)))
     wide = expand(spread, tuple(d for n, size in zip(times, x.shape, strict=True) for d in (n, size)))
     return reshape(wide, tuple(n * size for n, size in zip(times, x.shape, strict=True)))
 
 
+@placed
 def roll(x: V, shift: int, axis: int) -> V:
     """Elements leaving one end come back at the other; the axis must have a known size."""
     n = x.shape[axis_of(axis, len(x.shape))]
     if not isinstance(n, int):
-        raise BuildError(f"roll of {x.type} on axis {axis}", why=f"its size {n} is symbolic")
+        raise BuildError(f"roll of {x.type} on axis {axis}", why=f"its size {n} is symbolic", fix="concat the two parts of a split")
     by = shift % n if n else 0
     return concat(split(x, (n - by, by), axis)[::-1], axis) if by else x
 
@@ -139,8 +159,11 @@ def widened(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _flat(tree: Any) -> Iterator[V]:
-    for v in tree if isinstance(tree, tuple) else (tree,):
-        yield from _flat(v) if isinstance(v, tuple) else () if v is None else (v,)
+    if isinstance(tree, tuple):
+        for v in tree:
+            yield from _flat(v)
+    elif tree is not None:
+        yield tree
 
 
 def _each(change: Callable[[V], V], tree: Any) -> Any:

@@ -3,7 +3,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 from rlxpy.ir.attrs import Attrs, Named
@@ -23,6 +24,12 @@ class Ref(NamedTuple):
 
     def __str__(self) -> str:
         return f"%{self.node}#{self.out}" if self.out else f"%{self.node}"
+
+
+@lru_cache(maxsize=1 << 18)
+def refs_of(node: int, outs: int = 1) -> tuple[Ref, ...]:
+    """Every output of one node: the same few objects for all graphs, since passes ask for them millions of times."""
+    return tuple(Ref(node, k) for k in range(outs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +71,13 @@ class Node:
         made = f" (through {', '.join(self.made_by)})" if self.made_by else ""
         return f"{self.loc}{made}"
 
+    def through(self, pass_name: str) -> tuple[str, ...]:
+        """`made_by` of what the pass puts in its place."""
+        return self.made_by if self.made_by[-1:] == (pass_name,) else (*self.made_by, pass_name)
+
     @property
     def refs(self) -> tuple[Ref, ...]:
-        return tuple(Ref(self.id, k) for k in range(len(self.types)))
+        return refs_of(self.id, len(self.types))
 
 
 @dataclass(frozen=True, eq=True)
@@ -142,13 +153,10 @@ class Graph:
 
     @cached_property
     def symbols(self) -> dict[str, Symbol]:
-        """Every symbolic size by name, sub-graphs included."""
-        found = symbols(d for n in self.nodes for t in n.types for d in t.shape)
-        for n in self.nodes:
-            found |= symbols(n.attrs.symbolic())
-            for _, g in n.attrs.graphs():
-                found |= g.symbols
-        return found
+        """Every symbolic size by name, sub-graphs included.  Raises BuildError when one name has two ranges."""
+        shapes = dict.fromkeys(t.shape for n in self.nodes for t in n.types)  # few, since layers repeat
+        return symbols(chain((d for shape in shapes for d in shape), (d for n in self.nodes for d in n.attrs.symbolic()),
+                             (s for n in self.nodes for _, g in n.attrs.graphs() for s in g.symbols.values())))
 
     def bind(self, sizes: Sizes) -> Graph:
         """The same graph with every size concrete."""

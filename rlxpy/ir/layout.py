@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from rlxpy.ir.dims import Dim, Shape, exact_quotient
@@ -19,6 +20,7 @@ class Layout:
         return all(s == w or d == 1 for d, s, w in zip(shape, self.strides, row_major(shape).strides, strict=True))
 
 
+@lru_cache(maxsize=1 << 14)
 def row_major(shape: Shape) -> Layout:
     strides: list[Dim] = []
     step: Dim = 1

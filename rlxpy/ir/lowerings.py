@@ -1,4 +1,6 @@
-"""`lower` cells: what the larger ops are made of.  Values in, Values out; this is what a backend without a kernel runs."""
+"""`lower` cells: what the larger ops are made of.  Values in, Values out; this is what a backend without a kernel runs.
+
+Narrow floats are widened to f32 for the whole chain and rounded once, as in the reference."""
 from __future__ import annotations
 
 from typing import Any
@@ -13,38 +15,59 @@ from rlxpy.ir.refs import rope_frequencies
 V = Any  # a Value; naming the class here would close an import circle with the op table
 
 
+@F.widened
 def sigmoid(x: V) -> V:
     e = (-x.abs()).exp()
     return (x >= 0.0).where(1.0 / (e + 1.0), e / (e + 1.0))
 
 
+@F.widened
 def silu(x: V) -> V: return x.eq(-np.inf).where(F.full_like(x, -0.0), x * x.sigmoid())
+
+
+@F.widened
 def softplus(x: V) -> V: return x.maximum(0.0) + (-x.abs()).exp().log1p()
+
+
+@F.widened
 def gelu(x: V) -> V: return x.eq(-np.inf).where(F.full_like(x, -0.0), x * (((x * float(np.sqrt(0.5))).erf() + 1.0) * 0.5))
 
 
+@F.widened
 def gelu_tanh(x: V) -> V:
     c = x.clamp(-20.0, 20.0)
     inner = (c + c * 0.044715 * c * c) * 0.7978845608028654
     return x.eq(-np.inf).where(F.full_like(x, -0.0), x * ((inner.tanh() + 1.0) * 0.5))
 
 
+@F.widened
+def fma(a: V, b: V, c: V) -> V: return a * b + c
+
+
+@F.widened
 def softmax(x: V, axis: int) -> V:
+    if x.shape[axis] == 0:
+        return x
     e = (x - x.max(axes=(axis,), keep=True)).exp()
     return e / e.sum(axes=(axis,), keep=True)
 
 
+@F.widened
 def log_softmax(x: V, axis: int) -> V:
+    if x.shape[axis] == 0:
+        return x
     shifted = x - x.max(axes=(axis,), keep=True)
     return shifted - shifted.exp().sum(axes=(axis,), keep=True).log()
 
 
+@F.widened
 def layer_norm(x: V, *params: V, eps: float) -> V:
     d = x - x.mean(axes=(-1,), keep=True)
     y = d * ((d * d).mean(axes=(-1,), keep=True) + eps).rsqrt()
     return _affine(y, params)
 
 
+@F.widened
 def rms_norm(x: V, *params: V, eps: float) -> V:
     return _affine(x * ((x * x).mean(axes=(-1,), keep=True) + eps).rsqrt(), params)
 
@@ -55,9 +78,12 @@ def _affine(y: V, params: tuple[V, ...]) -> V:
     return y
 
 
+@F.widened
 def attention(q: V, k: V, v: V, *mask: V, scale: float, **kind: Any) -> V:
     b, h, t, d = q.shape
     g, s = k.shape[1], k.shape[2]
+    if s == 0:
+        return F.expand(F.full_like(v, 0.0), (b, h, t, v.shape[3]))
     grouped = q if g == h else F.reshape(q, (b, g, h // g * t, d))
     scores = F.reshape(grouped @ F.swap(k), (b, h, t, s)) * scale
     if kind["softcap"]:
@@ -78,6 +104,7 @@ def attention(q: V, k: V, v: V, *mask: V, scale: float, **kind: Any) -> V:
     return F.reshape(F.reshape(p, (b, g, h // g * t, s)) @ v, (b, h, t, v.shape[3]))
 
 
+@F.widened
 def rope(x: V, position: V, *freq: V, theta: float, style: str, dims: int) -> V:
     n = dims or x.shape[-1]
     turn = freq[0].cast(to=DType.F64) if freq else F.constant(x, rope_frequencies(n // 2, theta))
@@ -95,9 +122,9 @@ def rope(x: V, position: V, *freq: V, theta: float, style: str, dims: int) -> V:
 
 
 def qmatmul(x: V, *planes: V, encoding: str, shape: Shape) -> V:
-    w = planes[0].apply("dequantize", planes, {"encoding": encoding, "shape": shape})
-    flat = x if len(x.shape) > 1 else F.reshape(x, (1, x.shape[0]))
-    return F.reshape(flat @ F.swap(w), (*x.shape[:-1], shape[0]))
+    w = F.to_type(planes[0].apply("dequantize", planes, {"encoding": encoding, "shape": shape}), x.dtype.accumulator)
+    flat = F.to_type(x if len(x.shape) > 1 else F.reshape(x, (1, x.shape[0])), x.dtype.accumulator)
+    return F.to_type(F.reshape(flat @ F.swap(w), (*x.shape[:-1], shape[0])), x.dtype)
 
 
 def fused(*xs: V, kind: str, body: Any) -> Any:

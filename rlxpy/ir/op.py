@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from rlxpy.ir import attrs as A, layout, lowerings, refs, shapes as S
+from rlxpy.errors import BuildError
+from rlxpy.ir import attrs as A, batching as B, derivatives as D, layout, lowerings, refs, shapes as S
+from rlxpy.ir.place import caller
 from rlxpy.ir.row import (
     ANYTHING,
     BITS,
@@ -24,44 +26,46 @@ from rlxpy.ir.row import (
     Why,
 )
 
-COMMUTATIVE = {np.add, np.multiply, np.maximum, np.minimum, np.equal, np.not_equal, np.logical_and, np.logical_or, np.logical_xor,
-               np.bitwise_and, np.bitwise_or, np.bitwise_xor}
+LN2 = 0.6931471805599453
+COMMUTATIVE = {np.add, np.multiply, np.equal, np.not_equal, np.logical_and, np.logical_or, np.logical_xor,
+               np.bitwise_and, np.bitwise_or, np.bitwise_xor}  # not maximum and minimum: of 0.0 and -0.0 NumPy keeps the one on a certain side
 
 
-def unary(ref: Any, scalar: str, dtypes: Any = FLOAT, *, lower: Cell = PRIMITIVE, doc: str = "") -> OpRow:
-    return OpRow(1, S.first, S.same, refs.lifted(ref) if dtypes is FLOAT else ref, scalar, lower=lower, dtypes=(dtypes,), doc=doc)
+def unary(ref: Any, scalar: str, dtypes: Any = FLOAT, *, slope: Any = None, lower: Cell = PRIMITIVE, doc: str = "") -> OpRow:
+    """slope: (y, x) -> dy/dx."""
+    return OpRow(1, S.first, S.same, refs.lifted(ref) if dtypes is FLOAT else ref, scalar, **D.unary(slope), vmap=B.ALIGNED, lower=lower, dtypes=(dtypes,), doc=doc)
 
 
-def binary(ref: Any, scalar: str, dtypes: Any = NUMBER, doc: str = "") -> OpRow:
-    return OpRow(2, S.spread, S.same, refs.lifted(ref), scalar, dtypes=(dtypes,), commutes=ref in COMMUTATIVE, doc=doc)
+def binary(ref: Any, scalar: str, dtypes: Any = NUMBER, *, slopes: Any = None, doc: str = "") -> OpRow:
+    """slopes: (y, a, b) -> (dy/da, dy/db)."""
+    return OpRow(2, S.spread, S.same, refs.lifted(ref), scalar, **D.elementwise(slopes), vmap=B.ALIGNED, dtypes=(dtypes,), commutes=ref in COMMUTATIVE, doc=doc)
 
 
-def compare(ref: Any, scalar: str, dtypes: Any = ANYTHING) -> OpRow:
-    return OpRow(2, S.spread, S.boolean, ref, scalar, vjp=INTEGER_OUTPUT, jvp=INTEGER_OUTPUT, dtypes=(dtypes,), commutes=ref in COMMUTATIVE)
+def discrete(arity: int, dtype: Any, ref: Any, scalar: str, dtypes: Any) -> OpRow:
+    return OpRow(arity, S.spread, dtype, ref, scalar, vjp=INTEGER_OUTPUT, jvp=INTEGER_OUTPUT, vmap=B.ALIGNED, dtypes=(dtypes,), commutes=ref in COMMUTATIVE)
 
 
-def predicate(ref: Any, scalar: str) -> OpRow:
-    return OpRow(1, S.first, S.boolean, ref, scalar, vjp=INTEGER_OUTPUT, jvp=INTEGER_OUTPUT, dtypes=(FLOAT,))
+def compare(ref: Any, scalar: str, dtypes: Any = ANYTHING) -> OpRow: return discrete(2, S.boolean, ref, scalar, dtypes)
+def predicate(ref: Any, scalar: str) -> OpRow: return discrete(1, S.boolean, ref, scalar, FLOAT)
+def bits(arity: int, ref: Any, scalar: str, dtypes: Any = BITS) -> OpRow: return discrete(arity, S.same, ref, scalar, dtypes)
 
 
-def bits(arity: int, ref: Any, scalar: str, dtypes: Any = BITS) -> OpRow:
-    return OpRow(arity, S.spread, S.same, ref, scalar, vjp=INTEGER_OUTPUT, jvp=INTEGER_OUTPUT, dtypes=(dtypes,), commutes=ref in COMMUTATIVE)
-
-
-def reduction(ref: Any, dtypes: Any = NUMBER, shape: Any = S.reduced, vjp: Cell = None, doc: str = "") -> OpRow:
-    return OpRow(1, shape, S.same, refs.reduce_with(ref), vjp=vjp, jvp=vjp, dtypes=(dtypes,), attrs=A.Axes, doc=doc)
+def reduction(ref: Any, dtypes: Any = NUMBER, shape: Any = S.reduced, *, slope: Any = INTEGER_OUTPUT, doc: str = "") -> OpRow:
+    """slope: (y with its axes kept, x, axes) -> dy/dx at each element."""
+    cells = {"vjp": slope, "jvp": slope} if isinstance(slope, Why) else D.reduction(slope)
+    return OpRow(1, shape, S.same, refs.reduce_with(ref), **cells, vmap=B.AXES, dtypes=(dtypes,), attrs=A.Axes, doc=doc)
 
 
 def extreme_index(ref: Any, doc: str) -> OpRow:
-    return OpRow(1, S.reduced_one, S.index, refs.arg_with(ref), vjp=INTEGER_OUTPUT, jvp=INTEGER_OUTPUT, dtypes=(REAL,), attrs=A.KeepAxis, doc=doc)
+    return OpRow(1, S.reduced_one, S.index, refs.arg_with(ref), vjp=INTEGER_OUTPUT, jvp=INTEGER_OUTPUT, vmap=B.AXIS, dtypes=(REAL,), attrs=A.KeepAxis, doc=doc)
 
 
 def leaf(attrs: Any, ref: Any = LEAF, shape: Any = S.first, dtype: Any = S.same, doc: str = "") -> OpRow:
     return OpRow(0, shape, dtype, ref, vjp=LEAF, jvp=LEAF, vmap=LEAF, lower=LEAF, attrs=attrs, doc=doc)
 
 
-def movement(attrs: Any, shape: Any, ref: Any, view: Any = None, doc: str = "") -> OpRow:
-    return OpRow(1, shape, S.of_first, ref, attrs=attrs, view=view, doc=doc)
+def movement(attrs: Any, shape: Any, ref: Any, derived: D.Cells, vmap: Cell, view: Any = None, doc: str = "") -> OpRow:
+    return OpRow(1, shape, S.of_first, ref, **derived, vmap=vmap, attrs=attrs, view=view, doc=doc)
 
 
 @unique
@@ -75,57 +79,58 @@ class Op(Enum):
     SIZE = leaf(A.Size, lambda dim: np.asarray(dim, np.int64), S.scalar, S.index, doc="a symbolic size as an i64 scalar")
 
     # elementwise, one input
-    NEG = unary(np.negative, "(-{0})", NUMBER)
-    ABS = unary(np.abs, "rlx_abs({0})", REAL)
-    SIGN = unary(np.sign, "rlx_sign({0})", REAL)
-    SQUARE = unary(np.square, "({0}*{0})", NUMBER)
-    RECIP = unary(refs.recip, "(1/{0})")
-    SQRT = unary(np.sqrt, "rlx_sqrt({0})")
-    RSQRT = unary(refs.rsqrt, "(1/rlx_sqrt({0}))")
-    EXP = unary(np.exp, "rlx_exp({0})")
-    EXP2 = unary(np.exp2, "rlx_exp2({0})")
-    EXPM1 = unary(np.expm1, "rlx_expm1({0})")
-    LOG = unary(np.log, "rlx_log({0})")
-    LOG2 = unary(np.log2, "rlx_log2({0})")
-    LOG1P = unary(np.log1p, "rlx_log1p({0})")
-    SIN = unary(np.sin, "rlx_sin({0})")
-    COS = unary(np.cos, "rlx_cos({0})")
-    TAN = unary(np.tan, "rlx_tan({0})")
-    ASIN = unary(np.arcsin, "rlx_asin({0})")
-    ACOS = unary(np.arccos, "rlx_acos({0})")
-    ATAN = unary(np.arctan, "rlx_atan({0})")
-    SINH = unary(np.sinh, "rlx_sinh({0})")
-    COSH = unary(np.cosh, "rlx_cosh({0})")
-    TANH = unary(np.tanh, "rlx_tanh({0})")
-    ERF = unary(refs.erf, "rlx_erf({0})")
-    FLOOR = unary(np.floor, "rlx_floor({0})")
-    CEIL = unary(np.ceil, "rlx_ceil({0})")
-    TRUNC = unary(np.trunc, "rlx_trunc({0})")
-    ROUND = unary(np.rint, "rlx_rint({0})", doc="halves go to the even neighbour")
-    RELU = unary(lambda x: np.maximum(x, x.dtype.type(0)), "rlx_maximum({0},0)", REAL, doc="NaN stays NaN")
-    SIGMOID = unary(refs.sigmoid, "rlx_sigmoid({0})", lower=lowerings.sigmoid)
-    SILU = unary(refs.silu, "rlx_silu({0})", lower=lowerings.silu, doc="x * sigmoid(x)")
-    GELU = unary(refs.gelu, "rlx_gelu({0})", lower=lowerings.gelu, doc="the erf form")
-    GELU_TANH = unary(refs.gelu_tanh, "rlx_gelu_tanh({0})", lower=lowerings.gelu_tanh, doc="the tanh form, arXiv:1606.08415")
-    SOFTPLUS = unary(refs.softplus, "rlx_softplus({0})", lower=lowerings.softplus, doc="log(1 + exp(x)), finite for large x")
+    NEG = unary(np.negative, "(-{0})", NUMBER, slope=lambda y, x: -1.0)
+    ABS = unary(np.abs, "rlx_abs({0})", REAL, slope=lambda y, x: x.sign())
+    SIGN = unary(np.sign, "rlx_sign({0})", REAL, slope=D.flat)
+    SQUARE = unary(np.square, "({0}*{0})", NUMBER, slope=lambda y, x: x * 2.0)
+    RECIP = unary(refs.recip, "(1/{0})", slope=lambda y, x: -(y * y))
+    SQRT = unary(np.sqrt, "rlx_sqrt({0})", slope=lambda y, x: 0.5 / y)
+    RSQRT = unary(refs.rsqrt, "(1/rlx_sqrt({0}))", slope=lambda y, x: y / x * -0.5)
+    EXP = unary(np.exp, "rlx_exp({0})", slope=lambda y, x: y)
+    EXP2 = unary(np.exp2, "rlx_exp2({0})", slope=lambda y, x: y * LN2)
+    EXPM1 = unary(np.expm1, "rlx_expm1({0})", slope=lambda y, x: x.exp())
+    LOG = unary(np.log, "rlx_log({0})", slope=lambda y, x: 1.0 / x)
+    LOG2 = unary(np.log2, "rlx_log2({0})", slope=lambda y, x: 1.0 / (x * LN2))
+    LOG1P = unary(np.log1p, "rlx_log1p({0})", slope=lambda y, x: 1.0 / (x + 1.0))
+    SIN = unary(np.sin, "rlx_sin({0})", slope=lambda y, x: x.cos())
+    COS = unary(np.cos, "rlx_cos({0})", slope=lambda y, x: -x.sin())
+    TAN = unary(np.tan, "rlx_tan({0})", slope=lambda y, x: y * y + 1.0)
+    ASIN = unary(np.arcsin, "rlx_asin({0})", slope=lambda y, x: ((1.0 - x) * (x + 1.0)).rsqrt())
+    ACOS = unary(np.arccos, "rlx_acos({0})", slope=lambda y, x: -((1.0 - x) * (x + 1.0)).rsqrt())
+    ATAN = unary(np.arctan, "rlx_atan({0})", slope=lambda y, x: 1.0 / (x * x + 1.0))
+    SINH = unary(np.sinh, "rlx_sinh({0})", slope=lambda y, x: x.cosh())
+    COSH = unary(np.cosh, "rlx_cosh({0})", slope=lambda y, x: x.sinh())
+    TANH = unary(np.tanh, "rlx_tanh({0})", slope=lambda y, x: (1.0 - y) * (y + 1.0))
+    ERF = unary(refs.erf, "rlx_erf({0})", slope=lambda y, x: (-(x * x)).exp() * 1.1283791670955126)
+    FLOOR = unary(np.floor, "rlx_floor({0})", slope=D.flat)
+    CEIL = unary(np.ceil, "rlx_ceil({0})", slope=D.flat)
+    TRUNC = unary(np.trunc, "rlx_trunc({0})", slope=D.flat)
+    ROUND = unary(np.rint, "rlx_rint({0})", slope=D.flat, doc="halves go to the even neighbour")
+    RELU = unary(lambda x: np.maximum(x, x.dtype.type(0)), "rlx_maximum({0},0)", REAL, slope=lambda y, x: x > 0.0, doc="NaN stays NaN")
+    SIGMOID = unary(refs.sigmoid, "rlx_sigmoid({0})", slope=lambda y, x: y * (1.0 - y), lower=lowerings.sigmoid)
+    SILU = unary(refs.silu, "rlx_silu({0})", slope=D.silu, lower=lowerings.silu, doc="x * sigmoid(x)")
+    GELU = unary(refs.gelu, "rlx_gelu({0})", slope=D.gelu, lower=lowerings.gelu, doc="the erf form")
+    GELU_TANH = unary(refs.gelu_tanh, "rlx_gelu_tanh({0})", slope=D.gelu_tanh, lower=lowerings.gelu_tanh, doc="the tanh form, arXiv:1606.08415")
+    SOFTPLUS = unary(refs.softplus, "rlx_softplus({0})", slope=lambda y, x: x.sigmoid(), lower=lowerings.softplus, doc="log(1 + exp(x)), finite for large x")
     IS_NAN = predicate(np.isnan, "rlx_isnan({0})")
     IS_INF = predicate(np.isinf, "rlx_isinf({0})")
     IS_FINITE = predicate(np.isfinite, "rlx_isfinite({0})")
     LOGICAL_NOT = bits(1, np.logical_not, "(!{0})", BOOL)
     BIT_NOT = bits(1, np.invert, "rlx_bit_not({0})")
-    CAST = OpRow(1, S.first, S.asked, refs.cast, "rlx_cast({0})", attrs=A.Cast, doc="float to int saturates and NaN gives 0; int to int wraps")
+    CAST = OpRow(1, S.first, S.asked, refs.cast, "rlx_cast({0})", vjp=D.cast_vjp, jvp=D.cast_jvp, vmap=B.ALIGNED, attrs=A.Cast,
+                  doc="float to int saturates and NaN gives 0; int to int wraps")
 
     # elementwise, several inputs
-    ADD = binary(np.add, "({0}+{1})")
-    SUB = binary(np.subtract, "({0}-{1})")
-    MUL = binary(np.multiply, "({0}*{1})")
-    DIV = binary(np.true_divide, "({0}/{1})", FLOAT | NUMBER - REAL)
-    FLOOR_DIV = binary(np.floor_divide, "rlx_floor_div({0},{1})", REAL, doc="rounds down; an integer by zero is 0")
-    MOD = binary(np.mod, "rlx_mod({0},{1})", REAL, doc="has the divisor's sign; an integer by zero is 0")
-    POW = binary(np.power, "rlx_pow({0},{1})", FLOAT)
-    ATAN2 = binary(np.arctan2, "rlx_atan2({0},{1})", FLOAT)
-    MAXIMUM = binary(np.maximum, "rlx_maximum({0},{1})", REAL, doc="NaN if either is")
-    MINIMUM = binary(np.minimum, "rlx_minimum({0},{1})", REAL, doc="NaN if either is")
+    ADD = binary(np.add, "({0}+{1})", slopes=lambda y, a, b: (1.0, 1.0))
+    SUB = binary(np.subtract, "({0}-{1})", slopes=lambda y, a, b: (1.0, -1.0))
+    MUL = binary(np.multiply, "({0}*{1})", slopes=lambda y, a, b: (b, a))
+    DIV = binary(np.true_divide, "({0}/{1})", FLOAT | NUMBER - REAL, slopes=lambda y, a, b: (1.0 / b, -y / b))
+    FLOOR_DIV = binary(np.floor_divide, "rlx_floor_div({0},{1})", REAL, slopes=lambda y, a, b: (None, None), doc="rounds down; an integer by zero is 0")
+    MOD = binary(np.mod, "rlx_mod({0},{1})", REAL, slopes=lambda y, a, b: (1.0, -(a // b)), doc="has the divisor's sign; an integer by zero is 0")
+    POW = binary(np.power, "rlx_pow({0},{1})", FLOAT, slopes=D.power)
+    ATAN2 = binary(np.arctan2, "rlx_atan2({0},{1})", FLOAT, slopes=D.atan2)
+    MAXIMUM = binary(np.maximum, "rlx_maximum({0},{1})", REAL, slopes=D.maximum, doc="NaN if either is")
+    MINIMUM = binary(np.minimum, "rlx_minimum({0},{1})", REAL, slopes=D.minimum, doc="NaN if either is")
     EQ = compare(np.equal, "({0}=={1})")
     NE = compare(np.not_equal, "({0}!={1})")
     LT = compare(np.less, "({0}<{1})", REAL)
@@ -140,55 +145,59 @@ class Op(Enum):
     BIT_XOR = bits(2, np.bitwise_xor, "({0}^{1})")
     SHIFT_LEFT = bits(2, np.left_shift, "rlx_shl({0},{1})", INTEGER)
     SHIFT_RIGHT = bits(2, np.right_shift, "rlx_shr({0},{1})", INTEGER)
-    WHERE = OpRow(3, S.spread, S.of_rest, lambda c, a, b: np.where(c, a, b), "({0}?{1}:{2})", dtypes=(BOOL, ANYTHING))
+    WHERE = OpRow(3, S.spread, S.of_rest, lambda c, a, b: np.where(c, a, b), "({0}?{1}:{2})", **D.elementwise(D.where), vmap=B.ALIGNED, dtypes=(BOOL, ANYTHING))
     CLAMP = OpRow(3, S.spread, S.same, refs.lifted(lambda x, lo, hi: np.minimum(np.maximum(x, lo), hi)), "rlx_minimum(rlx_maximum({0},{1}),{2})",
-                  lower=lambda x, lo, hi: x.maximum(lo).minimum(hi), dtypes=(REAL,), doc="x held between two bounds")
-    FMA = OpRow(3, S.spread, S.same, refs.lifted(lambda a, b, c: a * b + c), "({0}*{1}+{2})", lower=lambda a, b, c: a * b + c, dtypes=(NUMBER,),
-                doc="a * b + c, each rounded")
+                  **D.elementwise(D.clamp), vmap=B.ALIGNED, lower=lambda x, lo, hi: x.maximum(lo).minimum(hi), dtypes=(REAL,), doc="x held between two bounds")
+    FMA = OpRow(3, S.spread, S.same, refs.lifted(lambda a, b, c: a * b + c), "({0}*{1}+{2})",
+                **D.elementwise(lambda y, a, b, c: (b, a, 1.0)), vmap=B.ALIGNED, lower=lowerings.fma, dtypes=(NUMBER,), doc="a * b + c, each rounded")
 
     # reductions and order
-    SUM = reduction(np.sum, doc="narrow floats accumulate in f32; integers wrap")
-    PROD = reduction(np.prod)
-    MEAN = reduction(np.mean, FLOAT)
-    MAX = reduction(np.max, REAL, S.reduced_nonempty, doc="NaN if any is")
-    MIN = reduction(np.min, REAL, S.reduced_nonempty, doc="NaN if any is")
-    ANY = reduction(np.any, BOOL, vjp=INTEGER_OUTPUT)
-    ALL = reduction(np.all, BOOL, vjp=INTEGER_OUTPUT)
+    SUM = reduction(np.sum, slope=lambda y, x, axes: 1.0, doc="narrow floats accumulate in f32; integers wrap")
+    PROD = reduction(np.prod, slope=D.prod)
+    MEAN = reduction(refs.mean, FLOAT, slope=D.mean)
+    MAX = reduction(refs.extreme(np.max), REAL, S.reduced_nonempty, slope=D.extreme, doc="NaN if any is")
+    MIN = reduction(refs.extreme(np.min), REAL, S.reduced_nonempty, slope=D.extreme, doc="NaN if any is")
+    ANY = reduction(np.any, BOOL)
+    ALL = reduction(np.all, BOOL)
     ARGMAX = extreme_index(np.argmax, "first index of the greatest; NaN is greatest")
     ARGMIN = extreme_index(np.argmin, "first index of the least; NaN is least")
-    SOFTMAX = OpRow(1, S.along_axis, S.same, refs.lifted(refs.softmax), lower=lowerings.softmax, dtypes=(FLOAT,), attrs=A.Axis)
-    LOG_SOFTMAX = OpRow(1, S.along_axis, S.same, refs.lifted(refs.log_softmax), lower=lowerings.log_softmax, dtypes=(FLOAT,), attrs=A.Axis)
-    CUMSUM = OpRow(1, S.along_axis, S.same, refs.lifted(refs.cumsum), dtypes=(NUMBER,), attrs=A.Axis)
-    SORT = OpRow(1, S.sorted_pair, S.value_and_index, refs.sort, dtypes=(REAL,), attrs=A.Sorting, doc="values and i64 indices; stable, NaN last")
-    TOP_K = OpRow(1, S.top, S.value_and_index, refs.top_k, dtypes=(REAL,), attrs=A.TopK, doc="the k greatest and their indices; ties to the lower index")
+    SOFTMAX = OpRow(1, S.along_axis, S.same, refs.lifted(refs.softmax), **D.SOFTMAX, vmap=B.AXIS, lower=lowerings.softmax, dtypes=(FLOAT,), attrs=A.Axis)
+    LOG_SOFTMAX = OpRow(1, S.along_axis, S.same, refs.lifted(refs.log_softmax), **D.LOG_SOFTMAX, vmap=B.AXIS, lower=lowerings.log_softmax, dtypes=(FLOAT,), attrs=A.Axis)
+    CUMSUM = OpRow(1, S.along_axis, S.same, refs.lifted(refs.cumsum), **D.CUMSUM, vmap=B.AXIS, dtypes=(NUMBER,), attrs=A.Axis)
+    SORT = OpRow(1, S.sorted_pair, S.value_and_index, refs.sort, **D.ORDERED, vmap=B.AXIS, dtypes=(REAL,), attrs=A.Sorting, doc="values and i64 indices; stable, NaN last")
+    TOP_K = OpRow(1, S.top, S.value_and_index, refs.top_k, **D.ORDERED, vmap=B.AXIS, dtypes=(REAL,), attrs=A.TopK,
+                   doc="the k greatest and their indices; ties to the lower index")
 
     # products
-    MATMUL = OpRow(2, S.contracted, S.same, refs.keeping_type(np.matmul), dtypes=(NUMBER,), doc="[.., m, k] @ [.., k, n], leading axes broadcast")
-    QMATMUL = OpRow((2, None), S.packed_product, S.of_first, refs.lifted(refs.qmatmul), lower=lowerings.qmatmul, dtypes=(FLOAT, ANYTHING), attrs=A.Packed,
+    MATMUL = OpRow(2, S.contracted, S.same, refs.keeping_type(np.matmul), **D.MATMUL, vmap=B.ALIGNED, dtypes=(NUMBER,),
+                    doc="[.., m, k] @ [.., k, n], leading axes broadcast")
+    QMATMUL = OpRow((2, None), S.packed_product, S.of_first, refs.qmatmul, lower=lowerings.qmatmul, dtypes=(FLOAT, ANYTHING), attrs=A.Packed,
                     doc="x @ w^T with w [rows, columns] packed")
     DEQUANTIZE = OpRow((1, None), S.unpacked, S.single, refs.dequantize, vjp=Why("packed weights are not differentiable"),
                        jvp=Why("packed weights are not differentiable"), attrs=A.Packed, doc="packed planes to f32")
 
     # movement
-    RESHAPE = movement(A.Sized, S.reshaped, lambda x, shape: x.reshape(shape), layout.reshape)
-    EXPAND = movement(A.Sized, S.expanded, lambda x, shape: np.broadcast_to(x, shape), layout.expand, "stretch axes of size 1; new axes lead")
-    TRANSPOSE = movement(A.Perm, S.permuted, lambda x, perm: x.transpose(perm), layout.transpose)
-    SLICE = movement(A.Slice, S.sliced, refs.slice_, layout.slice_, "start:stop:step on every axis, step > 0")
-    REVERSE = movement(A.Flip, S.flipped, lambda x, axes: np.flip(x, axes), layout.reverse)
-    PAD = movement(A.Pad, S.padded, refs.pad)
-    CONCAT = OpRow((1, None), S.joined, S.same, lambda *xs, axis: np.concatenate(xs, axis), attrs=A.Axis)
-    GATHER = OpRow(2, S.gathered, S.of_first, refs.gather, dtypes=(ANYTHING, INDEX), attrs=A.Axis, doc="rows by index; -1 is the last, beyond is an error")
-    TAKE_ALONG = OpRow(2, S.taken, S.of_first, refs.take_along, dtypes=(ANYTHING, INDEX), attrs=A.Axis, doc="element by element, as sort's indices are used")
-    SCATTER_ADD = OpRow(3, S.scattered, lambda x, at, u, axis: S.same(x, u), refs.scatter_add, dtypes=(NUMBER, INDEX, NUMBER), attrs=A.Axis,
+    RESHAPE = movement(A.Sized, S.reshaped, lambda x, shape: x.reshape(shape), D.RESHAPE, B.reshape, layout.reshape)
+    EXPAND = movement(A.Sized, S.expanded, lambda x, shape: np.broadcast_to(x, shape), D.EXPAND, B.expand, layout.expand, "stretch axes of size 1; new axes lead")
+    TRANSPOSE = movement(A.Perm, S.permuted, lambda x, perm: x.transpose(perm), D.TRANSPOSE, B.transpose, layout.transpose)
+    SLICE = movement(A.Slice, S.sliced, refs.slice_, D.SLICE, B.slice_, layout.slice_, "start:stop:step on every axis, step > 0")
+    REVERSE = movement(A.Flip, S.flipped, lambda x, axes: np.flip(x, axes), D.REVERSE, B.AXES, layout.reverse)
+    PAD = movement(A.Pad, S.padded, refs.pad, D.PAD, B.pad)
+    CONCAT = OpRow((1, None), S.joined, S.same, lambda *xs, axis: np.concatenate(xs, axis), **D.CONCAT, vmap=B.concat, attrs=A.Axis)
+    GATHER = OpRow(2, S.gathered, S.of_first, refs.gather, **D.GATHER, vmap=B.gather, dtypes=(ANYTHING, INDEX), attrs=A.Axis,
+                    doc="rows by index; -1 is the last, beyond is an error")
+    TAKE_ALONG = OpRow(2, S.taken, S.of_first, refs.take_along, **D.TAKE_ALONG, vmap=B.take_along, dtypes=(ANYTHING, INDEX), attrs=A.Axis,
+                        doc="element by element, as sort's indices are used")
+    SCATTER_ADD = OpRow(3, S.scattered, lambda x, at, u, axis: S.same(x, u), refs.scatter_add, **D.SCATTER_ADD, dtypes=(NUMBER, INDEX, NUMBER), attrs=A.Axis,
                         doc="add updates at indices; repeated indices add up")
-    KV_APPEND = OpRow(3, S.appended, lambda cache, new, pos, axis: S.same(cache, new), refs.kv_append, dtypes=(ANYTHING, ANYTHING, INDEX), attrs=A.Axis,
-                      inplace=0, doc="new rows written into a cache at a position")
+    KV_APPEND = OpRow(3, S.appended, lambda cache, new, pos, axis: S.same(cache, new), refs.kv_append, **D.KV_APPEND, dtypes=(ANYTHING, ANYTHING, INDEX),
+                      attrs=A.Axis, inplace=0, doc="new rows written into a cache at a position")
 
     # model blocks
-    LAYER_NORM = OpRow((1, 3), S.normed, S.same, refs.lifted(refs.layer_norm), lower=lowerings.layer_norm, dtypes=(FLOAT,), attrs=A.Eps,
-                       doc="last axis to mean 0 and variance 1, times scale, plus bias; arXiv:1607.06450")
-    RMS_NORM = OpRow((1, 2), S.normed, S.same, refs.lifted(refs.rms_norm), lower=lowerings.rms_norm, dtypes=(FLOAT,), attrs=A.Eps,
-                     doc="last axis to mean square 1, times scale; arXiv:1910.07467")
+    LAYER_NORM = OpRow((1, 3), S.normed, S.same, refs.lifted(refs.layer_norm), **D.LAYER_NORM, vmap=B.NORM, lower=lowerings.layer_norm,
+                       dtypes=(FLOAT,), attrs=A.Eps, doc="last axis to mean 0 and variance 1, times scale, plus bias; arXiv:1607.06450")
+    RMS_NORM = OpRow((1, 2), S.normed, S.same, refs.lifted(refs.rms_norm), **D.RMS_NORM, vmap=B.NORM, lower=lowerings.rms_norm,
+                     dtypes=(FLOAT,), attrs=A.Eps, doc="last axis to mean square 1, times scale; arXiv:1910.07467")
     ATTENTION = OpRow((3, 4), S.attended, S.attended_dtype, refs.lifted(refs.attention), lower=lowerings.attention, dtypes=(FLOAT, FLOAT, FLOAT, FLOAT | BOOL),
                       attrs=A.Attend, doc="grouped-query attention [b, h, t, d]; a row that sees nothing gives zeros")
     ROPE = OpRow((2, 3), S.rotated, S.of_first, refs.lifted(refs.rope), lower=lowerings.rope, dtypes=(FLOAT, INDEX, FLOAT), attrs=A.Rope,
@@ -203,14 +212,15 @@ class Op(Enum):
     __hash__ = object.__hash__  # members are singletons; Enum's own hash is a Python call, met millions of times
 
     def __init__(self, row: OpRow) -> None:
-        self.row = row
         self.text = self.name.lower()
+        self.row = row.of(self.text)
 
     def __call__(self, *inputs: Any, **attrs: Any) -> Any:
         """One spelling for two jobs: on Values it builds a node, on Pats it builds a pattern."""
         owner = next((x for x in inputs if hasattr(x, "apply")), None)
         if owner is None:
-            raise TypeError(f"{self.text} needs a Value among its inputs")
+            raise BuildError(f"{self.text} of {', '.join(map(repr, inputs)) or 'nothing'}", where=str(caller()), why="none of them is a value of a graph",
+                             fix="lift one with builder.const(...)")
         return owner.apply(self.text, inputs, attrs)
 
     def __repr__(self) -> str:

@@ -15,7 +15,9 @@ from rlxpy.ir.op import Op
 
 @dataclass(frozen=True)
 class Pat(Expr):
-    """`op` None matches any value.  `given` are parameters that must be equal; `free` ones are not looked at."""
+    """`op` None matches any value, or what one of `choices` matches.  `given` are parameters that must be equal; others are not looked at.
+
+    The operands of an op that commutes match in either order."""
 
     op: Op | None = None
     inputs: tuple[Pat, ...] = ()
@@ -23,6 +25,7 @@ class Pat(Expr):
     given: tuple[tuple[str, Any], ...] = ()
     value: float | None = None   # a constant filled with exactly this value (bit for bit: 0.0 is not -0.0)
     test: Callable[[Node], bool] | None = None
+    choices: tuple[Pat, ...] = ()
 
     def apply(self, op: str, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> Pat:
         lift = tuple(x if isinstance(x, Pat) else Pat(Op.CONST, value=float(x)) for x in inputs)
@@ -31,7 +34,13 @@ class Pat(Expr):
     @cached_property
     def ops(self) -> frozenset[Op]:
         """Every op the pattern needs somewhere."""
-        return frozenset({self.op} if self.op else ()).union(*(p.ops for p in self.inputs))
+        always = frozenset.intersection(*(p.ops for p in self.choices)) if self.choices else frozenset()
+        return always.union({self.op} if self.op else (), *(p.ops for p in self.inputs))
+
+    @cached_property
+    def operand_ops(self) -> frozenset[Op]:
+        """Ops that must be among a node's operands: asked first, since it tells most nodes apart."""
+        return frozenset(p.op for p in self.inputs if p.op is not None)
 
     def named(self, name: str) -> Pat:
         return replace(self, name=name)
@@ -45,13 +54,23 @@ def var(name: str) -> Pat:
     return Pat(name=name)
 
 
+def either(*choices: Pat) -> Pat:
+    """One meaning in several spellings; the first that matches is taken."""
+    return Pat(choices=choices)
+
+
 Found = dict[str, Ref]
 
 
 def match(pat: Pat, nodes: Sequence[Node], ref: Ref, found: Found | None = None) -> Found | None:
-    """What each name of `pat` is bound to at `ref`, or None.  A name used twice must bind one value."""
+    """What each name of `pat` is bound to at `ref` besides those already `found`, or None.  A name used twice must bind one value."""
     found = {} if found is None else found
     node = nodes[ref.node]
+    if pat.choices:
+        chosen = next((m for p in pat.choices if (m := match(p, nodes, ref, found)) is not None), None)
+        if chosen is None:
+            return None
+        found = chosen
     if pat.op is not None:
         if node.op is not pat.op or ref.out or (pat.value is None and len(node.inputs) != len(pat.inputs)):
             return None
@@ -59,13 +78,28 @@ def match(pat: Pat, nodes: Sequence[Node], ref: Ref, found: Found | None = None)
             return None
         if pat.value is not None and not _filled_with(node, pat.value):
             return None
-        for p, r in zip(pat.inputs, node.inputs, strict=True):
-            if match(p, nodes, r, found) is None:
-                return None
+        operands = _match_inputs(pat, nodes, node.inputs, found)
+        if operands is None and len(node.inputs) == 2 and node.row.commutes:
+            operands = _match_inputs(pat, nodes, node.inputs[::-1], found)
+        if operands is None:
+            return None
+        found = operands
     if pat.test is not None and not pat.test(node):
         return None
-    if pat.name is not None and found.setdefault(pat.name, ref) != ref:
-        return None
+    if pat.name is None:
+        return found
+    return {**found, pat.name: ref} if found.get(pat.name, ref) == ref else None
+
+
+def _match_inputs(pat: Pat, nodes: Sequence[Node], refs: Sequence[Ref], found: Found) -> Found | None:
+    for p, r in zip(pat.inputs, refs, strict=True):  # most fail here, before anything is followed
+        if p.op is not None and nodes[r.node].op is not p.op:
+            return None
+    for p, r in zip(pat.inputs, refs, strict=True):
+        got = match(p, nodes, r, found)
+        if got is None:
+            return None
+        found = got
     return found
 
 

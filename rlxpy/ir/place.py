@@ -1,16 +1,13 @@
 """The user's line: where something was asked for, and errors that say so."""
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from functools import wraps
-from pathlib import Path
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from rlxpy.errors import RlxError
 
-PACKAGE = str(Path(__file__).parents[1]) + os.sep
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -28,9 +25,11 @@ class Loc(NamedTuple):
 
 
 def caller(scope: str = "") -> Loc:
-    """The nearest frame outside rlxpy."""
+    """The nearest frame outside rlxpy; none under an `rlx` command, whose user has no lines."""
     frame = sys._getframe(1)
-    while frame.f_back and frame.f_code.co_filename.startswith(PACKAGE):
+    while frame.f_back and (module := frame.f_globals.get("__name__", "")).startswith("rlxpy."):
+        if module.startswith("rlxpy.cli."):
+            return Loc(scope=scope)
         frame = frame.f_back
     return Loc(frame.f_code.co_filename, frame.f_lineno, scope)
 
@@ -42,5 +41,7 @@ def placed(f: Callable[P, R]) -> Callable[P, R]:
         try:
             return f(*args, **kwargs)
         except RlxError as e:
-            raise e.at(str(caller())) from None
+            if e.where:
+                raise
+            raise e.at(str(caller())) from e.__cause__
     return with_place

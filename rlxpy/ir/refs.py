@@ -3,11 +3,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from rlxpy.errors import IndexOutOfRange, InputError
+from rlxpy.errors import IndexOutOfRange, InputError, RlxError
 from rlxpy.ir.constant import Constant
 from rlxpy.ir.dtypes import Array, DType, dtype
 
@@ -107,9 +108,11 @@ def recip(x: Array) -> Array: return np.asarray(1 / x)
 
 
 def cast(x: Array, to: DType) -> Array:
-    """Float to int truncates, saturates, and gives 0 for NaN; int to int wraps; anything to bool asks "not zero"."""
+    """Float to int truncates, saturates, and gives 0 for NaN; int to int wraps; complex to real drops the imaginary part; anything to bool asks "not zero"."""
     if to is DType.BOOL:
         return np.asarray(x != 0)
+    if x.dtype.kind == "c" and not to.is_complex:
+        x = x.real
     source = dtype(x.dtype)
     if not (source.is_float and to.is_integer):
         return x.astype(to.numpy)
@@ -127,10 +130,24 @@ def reduce_with(ufunc: Callable[..., Any]) -> Ref:
     return keeping_type(lambda x, axes, keep: ufunc(x, axis=axes, keepdims=keep))
 
 
+def extreme(f: Callable[..., Any]) -> Callable[..., Any]:
+    """f over axes that hold something.  Raises InputError where a symbolic size turned out to be 0."""
+    def checked(x: Array, axis: Any, keepdims: bool) -> Any:
+        if 0 in (x.shape[a] for a in (axis if isinstance(axis, tuple) else (axis,))):
+            raise InputError("no greatest or least of nothing", why=f"axis {axis} of {list(x.shape)} has size 0", fix="guard the empty case before reducing")
+        return f(x, axis=axis, keepdims=keepdims)
+    return checked
+
+
+def mean(x: Array, axis: tuple[int, ...], keepdims: bool) -> Any:
+    """NaN where there is nothing to average, without NumPy's warning."""
+    return x.sum(axis, keepdims=keepdims) / x.dtype.type(prod(x.shape[a] for a in axis))
+
+
 def arg_with(ufunc: Callable[..., Any]) -> Ref:
     """First index of the extreme; a NaN is extreme."""
     def ref(x: Array, axis: int, keep: bool) -> Any:
-        return np.asarray(ufunc(x.astype(np.float32) if is_narrow(x) else x, axis=axis, keepdims=keep)).astype(np.int64)
+        return np.asarray(extreme(ufunc)(x.astype(np.float32) if is_narrow(x) else x, axis=axis, keepdims=keep)).astype(np.int64)
     return ref
 
 
@@ -183,7 +200,7 @@ def slice_(x: Array, start: tuple[int, ...], stop: tuple[int, ...], step: tuple[
 
 
 def pad(x: Array, low: tuple[int, ...], high: tuple[int, ...], value: float) -> Array:
-    return np.pad(x, tuple(zip(low, high, strict=True)), constant_values=np.asarray(value).astype(x.dtype))
+    return np.pad(x, tuple(zip(low, high, strict=True)), constant_values=np.asarray(value).astype(x.dtype)) if x.ndim else x
 
 
 def checked_index(at: Array, size: int, op: str, axis: int) -> Array:
@@ -311,14 +328,14 @@ PANEL_NUMEL = 1 << 20  # elements decoded at a time: 4 MiB of f32, so the packed
 def qmatmul(x: Array, *planes: Array, encoding: str, shape: tuple[int, ...]) -> Array:
     """x @ dequantize(w)^T by panels of rows."""
     rows, columns = shape
-    flat = x.reshape(-1, columns)
-    out = np.empty((flat.shape[0], rows), np.float32)
+    flat = (x.astype(np.float32) if is_narrow(x) else x).reshape(-1, columns)
+    out = np.empty((flat.shape[0], rows), flat.dtype)
     panel = max(1, PANEL_NUMEL // max(columns, 1))
     for lo in range(0, rows, panel):
         hi = min(lo + panel, rows)
         part = tuple(p[lo:hi] if p.shape[:1] == (rows,) else p for p in planes)
         np.matmul(flat, dequantize(*part, encoding=encoding, shape=(hi - lo, columns)).T, out=out[:, lo:hi])
-    return out.reshape(*x.shape[:-1], rows)
+    return out.reshape(*x.shape[:-1], rows).astype(x.dtype, copy=False)
 
 
 # ---- graphs --------------------------------------------------------------------------------------------------------
@@ -338,7 +355,10 @@ def evaluate(graph: Any, given: dict[int, Array]) -> tuple[Array, ...]:
             continue
         if n.row.ref is None or not callable(n.row.ref):
             raise InputError(f"{n.op.text} has no value", where=n.where, why="it is a leaf that nobody fed")
-        result = n.row.ref(*(got[r] for r in n.inputs), **n.attrs.params())
+        try:
+            result = n.row.ref(*(got[r] for r in n.inputs), **n.attrs.params())
+        except RlxError as e:
+            raise e.at(n.where) from None
         for k, a in enumerate(result if isinstance(result, tuple) else (result,)):
             got[(n.id, k)] = a
     return tuple(got[r] for r in graph.outputs)

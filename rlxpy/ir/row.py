@@ -84,7 +84,7 @@ class OpRow:
 
     def of(self, name: str) -> OpRow:
         """The row of the op `name`: Family cells are bound to it."""
-        shared = {c: partial(cell.cell, name) for c in CELLS if isinstance(cell := getattr(self, c), Family)}
+        shared: dict[str, Any] = {c: partial(cell.cell, name) for c in CELLS if isinstance(cell := getattr(self, c), Family)}
         return replace(self, **shared) if shared else self
 
     def infer(self, name: str, ts: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -103,7 +103,7 @@ class OpRow:
         least, most = self.arity if isinstance(self.arity, tuple) else (self.arity, self.arity)
         if len(ts) < least or (most is not None and len(ts) > most):
             wanted = str(least) if least == most else f"{least} to {most}" if most is not None else f"{least} or more"
-            raise ArityMismatch(f"{name} takes {wanted} inputs, got {len(ts)}", why=f"given: {', '.join(map(str, ts)) or 'nothing'}")
+            raise ArityMismatch(f"{name} takes {wanted} inputs, got {len(ts)}", why=f"given: {', '.join(map(str, ts)) or 'nothing'}", fix="parameters go by keyword, values by position")
         for i, t in enumerate(ts):
             accepted = self.dtypes[min(i, len(self.dtypes) - 1)]
             if t.dtype not in accepted:

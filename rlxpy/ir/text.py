@@ -27,6 +27,7 @@ from rlxpy.ir.dtypes import DType, dtype
 from rlxpy.ir.extension import extension
 from rlxpy.ir.graph import Graph, Node, Ref
 from rlxpy.ir.op import Op
+from rlxpy.ir.place import Loc
 from rlxpy.ir.types import TensorType
 
 INLINE_NUMEL = 16  # a constant of more elements is written as base64
@@ -81,7 +82,8 @@ def _constant_text(c: Constant) -> str:
     """f32(0.5), f32(1.0, 2.0, shape=(2,)) or f32(base64='..', shape=(64, 64))."""
     shape = [f"shape={_shape_text(c.shape)}"] if c.shape else []
     if c.array.size <= INLINE_NUMEL and c.dtype.kind != "c":
-        numbers = map(repr, c.array.reshape(-1).astype(_plain(c.dtype)).tolist())  # floats round trip; nan and inf are read as names
+        with np.errstate(invalid="ignore"):  # a signalling NaN
+            numbers = map(repr, c.array.reshape(-1).astype(_plain(c.dtype)).tolist())  # floats round trip; nan and inf are read as names
         inline = f"{c.dtype}({', '.join([*numbers, *shape])})"
         if _constant(ast.parse(inline, mode="eval").body, {}) == c:  # a NaN with a payload has no decimal text
             return inline
@@ -113,7 +115,8 @@ _CLOSING = re.compile(r"\}( \w+ \{)?$")
 class _Reader:
     """Lines with their numbers, so that an error says where."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, file: str) -> None:
+        self.file = file
         stripped = ((i, _CODE.match(line.strip())[0].strip()) for i, line in enumerate(text.splitlines(), 1))  # type: ignore[index]
         self.lines = [(i, line) for i, line in stripped if line]
         self.at = 0
@@ -140,10 +143,16 @@ class _Reader:
         i, line = self.lines[max(self.at - 1, 0)] if self.lines else (0, "")
         return f"line {i}: {line}"
 
+    @property
+    def loc(self) -> Loc:
+        return Loc(self.file, self.lines[self.at - 1][0]) if self.file else Loc()
 
-def parse(text: str) -> Graph:
-    """Read one graph.  Raises BuildError with the line.  Types are read, not inferred: `verify` compares them."""
-    reader = _Reader(text)
+
+def parse(text: str, file: str = "") -> Graph:
+    """Read one graph; nodes come from the lines of `file`, if it is named.  Raises BuildError with the line.  Types are read, not inferred: `verify` compares them."""
+    if not isinstance(text, str):
+        raise BuildError(f"cannot read a graph from {type(text).__name__}", why=f"{text!r} is not text", fix="parse(show(graph)) is the graph")
+    reader = _Reader(text, file)
     try:
         graph = _graph(reader)
     except RecursionError:
@@ -156,6 +165,7 @@ def parse(text: str) -> Graph:
 
 def _graph(reader: _Reader) -> Graph:
     head = reader.take(_HEAD, "graph name(SYMBOL in lo..hi, ..) {")
+    name = _unquoted(head[1], reader)
     known = dict(_symbol(part, reader) for part in head[2].split(", ") if part)
     nodes: list[Node] = []
     while reader.peek().startswith("%"):
@@ -165,9 +175,9 @@ def _graph(reader: _Reader) -> Graph:
         m = reader.take(_UPDATE, "update %state = %new")
         updates.append((_ref(m[1], nodes, reader), _ref(m[2], nodes, reader)))
     line = reader.take(re.compile(r"return(?: (.*))?$"), f"%{len(nodes)} = op .. : type, or return name=%value, ..")[1]
-    outs = [(_unquoted(m[1]), _ref(m[2], nodes, reader)) for m in _each(_OUTPUT, line or "", "name=%value, ..", reader)]
+    outs = [(_unquoted(m[1], reader), _ref(m[2], nodes, reader)) for m in _each(_OUTPUT, line or "", "name=%value, ..", reader)]
     reader.take(re.compile(r"\}$"), "}")
-    return Graph(_unquoted(head[1]), tuple(nodes), tuple(r for _, r in outs), tuple(name for name, _ in outs), tuple(updates))
+    return Graph(name, tuple(nodes), tuple(r for _, r in outs), tuple(name for name, _ in outs), tuple(updates))
 
 
 def _each(pattern: re.Pattern[str], line: str, what: str, reader: _Reader) -> Iterator[re.Match[str]]:
@@ -181,8 +191,16 @@ def _each(pattern: re.Pattern[str], line: str, what: str, reader: _Reader) -> It
         at = m.end()
 
 
-def _unquoted(name: str) -> str:
-    return str(ast.literal_eval(name)) if name[0] in "'\"" else name
+def _told(e: RlxError, where: str) -> RlxError:
+    """The same error at a line of the text: no line of Python is to blame."""
+    return type(e)(e.what, where=where, why=e.why, fix=e.fix)
+
+
+def _unquoted(name: str, reader: _Reader) -> str:
+    try:
+        return str(ast.literal_eval(name)) if name[0] in "'\"" else name
+    except (SyntaxError, ValueError) as e:
+        raise BuildError(f"cannot read the name {name}", where=reader.where, why=str(e), fix="quote it as Python does") from None
 
 
 def _symbol(part: str, reader: _Reader) -> tuple[str, Dim]:
@@ -192,12 +210,12 @@ def _symbol(part: str, reader: _Reader) -> tuple[str, Dim]:
     try:
         return m[1], sym(m[1], int(m[2]), int(m[3]), int(m[4] or 1))
     except BuildError as e:
-        raise e.at(reader.where) from None
+        raise _told(e, reader.where) from None
 
 
 def _node(reader: _Reader, known: dict[str, Dim], nodes: list[Node]) -> Node:
     m = reader.take(_LINE, f"%{len(nodes)} = op .. : type")
-    where = reader.where
+    where, loc = reader.where, reader.loc
     if int(m[1]) != len(nodes):
         raise BuildError(f"%{m[1]} is out of order", where=where, why=f"%{len(nodes)} comes next")
     if "." not in m[2] and m[2].upper() not in Op.__members__:
@@ -211,11 +229,11 @@ def _node(reader: _Reader, known: dict[str, Dim], nodes: list[Node]) -> Node:
         more = reader.take(_CLOSING, "} after a sub-graph")[1]
     try:
         if "." in m[2]:
-            return Node(len(nodes), Op.CUSTOM, inputs, types, Custom(m[2], _attrs(extension(m[2]).row.attrs, given, known)))
+            return Node(len(nodes), Op.CUSTOM, inputs, types, Custom(m[2], _attrs(extension(m[2]).row.attrs, given, known)), loc)
         op = Op[m[2].upper()]
-        return Node(len(nodes), op, inputs, types, _attrs(op.row.attrs, given, known))
+        return Node(len(nodes), op, inputs, types, _attrs(op.row.attrs, given, known), loc)
     except RlxError as e:
-        raise e.at(where) from None
+        raise _told(e, where) from None
 
 
 def _keywords(braced: str, reader: _Reader) -> dict[str, ast.expr]:
@@ -226,7 +244,10 @@ def _keywords(braced: str, reader: _Reader) -> dict[str, ast.expr]:
         raise BuildError("cannot read the parameters", where=reader.where, why=str(e)) from None
     if not isinstance(call, ast.Call) or call.args or not all(k.arg for k in call.keywords) or not isinstance(call.func, ast.Name):
         raise BuildError("cannot read the parameters", where=reader.where, why="{name=value, ..} is expected")
-    return {str(k.arg): k.value for k in call.keywords}
+    given = {str(k.arg): k.value for k in call.keywords}
+    if len(given) < len(call.keywords):
+        raise BuildError("a parameter is given twice", where=reader.where, why=", ".join(str(k.arg) for k in call.keywords))
+    return given
 
 
 def _attrs(cls: type[Attrs], given: dict[str, Any], known: dict[str, Dim]) -> Attrs:
@@ -254,7 +275,7 @@ def _type(name: str, dims: str, known: dict[str, Dim], reader: _Reader) -> Tenso
             raise BuildError(f"no shape [{dims}]", why="sizes are 0 or more")
         return TensorType(shape, dtype(name))
     except BuildError as e:
-        raise e.at(reader.where) from None
+        raise _told(e, reader.where) from None
 
 
 def _ref(text: str, nodes: list[Node], reader: _Reader) -> Ref:

@@ -5,12 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlxpy.errors import LoadError
+from rlxpy.errors import BuildError
+from rlxpy.flow.config import MOST_LAYERS, Settings
 from rlxpy.flow.core import ModelFlow
 from rlxpy.flow.ctx import FlowCtx
 from rlxpy.ir import functions as F
 from rlxpy.ir.builder import Value
-from rlxpy.ir.dims import sym
+from rlxpy.ir.dims import sym, upper
 from rlxpy.ir.dtypes import DType
 
 POOLINGS = ("mean", "cls", "max")
@@ -30,16 +31,13 @@ class BertConfig:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> BertConfig:
-        """From config.json's keys (weights.model_config).  Raises LoadError naming a missing one."""
-        try:
-            needed = {k: config[k] for k in ("num_hidden_layers", "num_attention_heads", "max_position_embeddings")}
-        except KeyError as e:
-            raise LoadError(f"the model's configuration has no {e.args[0]}", why=f"it has {', '.join(sorted(config))}") from None
-        if config.get("position_embedding_type", "absolute") != "absolute":
-            raise LoadError(f"position embeddings {config['position_embedding_type']!r} are not supported", why="absolute ones are")
-        if config.get("pooling", "mean") not in POOLINGS:
-            raise LoadError(f"pooling {config['pooling']!r} is not supported", why=f"supported are {', '.join(POOLINGS)}")
-        return cls(**needed, **{k: config[k] for k in ("layer_norm_eps", "hidden_act", "pooling", "normalise") if k in config})
+        """From config.json's keys (weights.model_config).  Raises LoadError naming one that is missing or cannot be."""
+        read = Settings(config)
+        read.text("position_embedding_type", "absolute", among=("absolute",))
+        return cls(
+            read.count("num_hidden_layers", most=MOST_LAYERS), read.count("num_attention_heads"), read.count("max_position_embeddings"),
+            read.number("layer_norm_eps", 1e-12), read.text("hidden_act", "gelu"), read.text("pooling", "mean", among=POOLINGS),
+            read.flag("normalise", True))
 
 
 @dataclass(frozen=True)
@@ -49,6 +47,10 @@ class BertEmbed:
 
     def emit_layer(self, ctx: FlowCtx, x: Value) -> Value:
         words = ctx.embedding(x, "embeddings.word_embeddings")
+        table = ctx.weight("embeddings.position_embeddings.weight")
+        if upper(x.shape[1]) > table.shape[0]:
+            raise BuildError(f"texts of up to {upper(x.shape[1])} tokens", where=ctx.graph.scope_path,
+                             why=f"{table.name} has {table.shape[0]} rows", fix="weights and config.json must be of one model")
         places = ctx.embedding(ctx.iota((x.shape[1],), 0), "embeddings.position_embeddings")
         kinds = ctx.embedding(ctx.constant([0], DType.I64), "embeddings.token_type_embeddings")
         return ctx.layer_norm(words + kinds + places, "embeddings.LayerNorm", self.config.layer_norm_eps)

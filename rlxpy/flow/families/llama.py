@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlxpy.errors import LoadError
+from rlxpy.errors import BuildError, InputError, LoadError
+from rlxpy.flow.config import MOST_LAYERS, Settings
 from rlxpy.flow.core import ModelFlow
 from rlxpy.flow.ctx import FlowCtx
 from rlxpy.flow.rope import frequencies
@@ -13,6 +14,8 @@ from rlxpy.ir import functions as F
 from rlxpy.ir.builder import Value
 from rlxpy.ir.dims import Dim, sym
 from rlxpy.ir.dtypes import DType
+
+LAYER_TYPES = ("full_attention", "sliding_attention")
 
 
 @dataclass(frozen=True)
@@ -29,22 +32,33 @@ class LlamaConfig:
     max_position_embeddings: int
     tie_word_embeddings: bool
     hidden_act: str = "silu"
-    sliding_window: int = 0
+    windows: tuple[int, ...] = ()  # how many keys each layer sees, the query's own included; 0, or no entry, is all
     rope_scaling: tuple[tuple[str, Any], ...] = ()
     rotary_dim: int = 0
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> LlamaConfig:
-        """From config.json's keys (weights.model_config).  Raises LoadError naming a missing one."""
-        try:
-            return cls(**{k: config[k] for k in ("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size",
-                                                 "rms_norm_eps", "max_position_embeddings", "tie_word_embeddings")},
-                       rope_theta=config.get("rope_theta", 10_000.0), hidden_act=config.get("hidden_act", "silu"),
-                       sliding_window=(config.get("sliding_window") or 0) if config.get("use_sliding_window", True) else 0,
-                       rope_scaling=tuple(sorted((config.get("rope_scaling") or {}).items())),
-                       rotary_dim=int(config["head_dim"] * config.get("partial_rotary_factor", 1.0)))
-        except KeyError as e:
-            raise LoadError(f"the model's configuration has no {e.args[0]}", why=f"it has {', '.join(sorted(config))}") from None
+        """From config.json's keys (weights.model_config).  Raises LoadError naming one that is missing or cannot be."""
+        read = Settings(config)
+        layers, head_dim = read.count("num_hidden_layers", most=MOST_LAYERS), read.count("head_dim")
+        return cls(
+            layers, head_dim=head_dim,
+            **{k: read.count(k) for k in ("num_attention_heads", "num_key_value_heads", "vocab_size", "max_position_embeddings")},
+            rms_norm_eps=read.number("rms_norm_eps"), rope_theta=read.number("rope_theta", 10_000.0),
+            tie_word_embeddings=read.flag("tie_word_embeddings"), hidden_act=read.text("hidden_act", "silu"),
+            windows=_windows(read, layers), rope_scaling=tuple(sorted(read.table("rope_scaling").items())),
+            rotary_dim=int(head_dim * read.number("partial_rotary_factor", 1.0)))
+
+
+def _windows(read: Settings, layers: int) -> tuple[int, ...]:
+    """As Hugging Face's MistralConfig and Qwen2Config say it; the second's windows are off unless asked for, and start at a layer."""
+    qwen = read.text("model_type", "llama").startswith("qwen")
+    first = read.count("max_window_layers", 28 if qwen else 0, least=0)
+    kinds = read.values.get("layer_types") or [LAYER_TYPES[i >= first] for i in range(layers)]
+    if not isinstance(kinds, (list, tuple)) or len(kinds) != layers or any(k not in LAYER_TYPES for k in kinds):
+        raise LoadError(f"layer_types is {kinds!r:.60}", why=f"{layers} of {' or '.join(LAYER_TYPES)} are needed")
+    window = read.count("sliding_window", 0, least=0) if read.flag("use_sliding_window", not qwen) else 0
+    return tuple(window if k == LAYER_TYPES[1] else 0 for k in kinds) if window else ()
 
 
 @dataclass(frozen=True)
@@ -88,7 +102,7 @@ class DecoderLayer:
 
     def _attention(self, ctx: FlowCtx, h: Value, key: str) -> Value:
         c = self.config
-        q, k, v = (ctx.heads(ctx.linear(h, f"{key}.{p}_proj"), n) for p, n in
+        q, k, v = (self._heads(ctx, ctx.linear(h, f"{key}.{p}_proj"), n) for p, n in
                    (("q", c.num_attention_heads), ("k", c.num_key_value_heads), ("v", c.num_key_value_heads)))
         if ctx.has(f"{key}.q_norm.weight"):  # Qwen 3
             q, k = ctx.rms_norm(q, f"{key}.q_norm", c.rms_norm_eps), ctx.rms_norm(k, f"{key}.k_norm", c.rms_norm_eps)
@@ -100,7 +114,15 @@ class DecoderLayer:
         if self.cache:
             k = ctx.kv_cache(f"{self.name}.k", k, past, self.cache.capacity, self.cache.dtype)
             v = ctx.kv_cache(f"{self.name}.v", v, past, self.cache.capacity, self.cache.dtype)
-        return ctx.linear(ctx.merge_heads(ctx.attention(q, k, v, causal=True, window=c.sliding_window)), f"{key}.o_proj")
+        window = c.windows[self.index] if c.windows else 0
+        return ctx.linear(ctx.merge_heads(ctx.attention(q, k, v, causal=True, window=window)), f"{key}.o_proj")
+
+    def _heads(self, ctx: FlowCtx, x: Value, count: int) -> Value:
+        if x.shape[-1] != count * self.config.head_dim:
+            raise BuildError(f"{count} heads of {self.config.head_dim} channels", where=ctx.graph.scope_path,
+                             why=f"they are {count * self.config.head_dim}, the weights give {x.shape[-1]}",
+                             fix="weights and config.json must be of one model")
+        return ctx.heads(x, count)
 
 
 @dataclass(frozen=True)
@@ -124,11 +146,15 @@ def llama(config: LlamaConfig, *, batch: Dim = 1, chunk: int = 64, context: int 
           cache_dtype: DType = DType.F32) -> ModelFlow:
     """tokens i64 [batch, T] to logits.  Cached: T in 1..chunk follow P earlier tokens, so one graph serves prefill in chunks and decode.
 
-    context: most tokens of a conversation (None: the model's own limit).  Raises LoadError beyond that limit."""
+    context: most tokens of a conversation (None: the model's own limit).  Raises InputError for sizes and types that cannot be."""
     most = config.max_position_embeddings
     context = most if context is None else context
     if not 1 <= context <= most:
-        raise LoadError(f"a context of {context} tokens", why=f"the model was made for 1..{most}", fix=f"--context {most}")
+        raise InputError(f"a context of {context} tokens", why=f"the model was made for 1..{most}", fix=f"--context {most}")
+    if chunk < 1:
+        raise InputError(f"chunk = {chunk}", why="at least 1 token a run is needed")
+    if not cache_dtype.is_float:
+        raise InputError(f"a cache of {cache_dtype}", why="keys and values are fractions", fix="f32, bf16 or f16")
     t = sym("T", 1, min(chunk, context) if cached else context)
     cache = Cache(sym("P", 0, max(context - 1, 1)), context + min(chunk, context), cache_dtype) if cached else None
     return (ModelFlow("llama").input("tokens", (batch, t), DType.I64).then(Embed())

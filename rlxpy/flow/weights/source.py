@@ -24,6 +24,13 @@ class Weight:
     nbytes: int
     read: Callable[[], Array] = field(repr=False, compare=False)
 
+    @property
+    def stored(self) -> tuple[tuple[int, ...], DType]:
+        """Shape and type of what `array` gives, known without reading it."""
+        if self.encoding is None:
+            return self.shape, self.dtype
+        return (*self.shape[:-1], encoding(self.encoding).row_nbytes(self.shape[-1])), DType.U8
+
     def array(self) -> Array:
         """The tensor in its dtype, or uint8 [..., row_nbytes] when packed; read-only, a view of the mapped file where there is one."""
         array = self.read().view()

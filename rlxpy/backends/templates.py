@@ -1,0 +1,30 @@
+"""Templates of generated source: found beside an installed package or at the root of a checkout."""
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parents[1]
+
+
+def folder() -> Path:
+    """rlxpy/templates in a wheel, templates/ beside the package in an editable install."""
+    shipped = HERE / "templates"
+    return shipped if shipped.is_dir() else HERE.parent / "templates"
+
+
+@cache
+def _environment() -> Any:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    return Environment(loader=FileSystemLoader(folder()), undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True)
+
+
+def render(path: str, **values: Any) -> str:
+    return str(_environment().get_template(path).render(**values))
+
+
+def read(path: str) -> str:
+    """A file that needs no rendering."""
+    return (folder() / path).read_text()

@@ -1,0 +1,50 @@
+"""Arguments and options that several commands share, and how they join a profile."""
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rlxpy.flow.profile import Profile
+
+
+class Weights(Enum):
+    auto = "auto"
+    packed = "packed"
+    dense = "dense"
+
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, a Hugging Face folder, or a model name: `rlx models` lists some.")]
+Devices = Annotated[str | None, typer.Option("--device", metavar="NAMES", help="Devices to try, in order, with commas between.  Default: RLX_DEVICE.")]
+Packing = Annotated[Weights | None, typer.Option("--weights", help="Quantised weights in memory: packed, dense, or what runs faster here.")]
+ProfileFile = Annotated[Path | None, typer.Option("--profile", metavar="FILE", help="A *.rlx.toml file of options; those given here win.")]
+
+
+def device_names(text: str | None) -> tuple[str, ...] | None:
+    """As RLX_DEVICE is read; None when not given.  Raises InputError, BackendMissing before anything slow is begun."""
+    from rlxpy.compiler.devices import choose
+    from rlxpy.settings import SETTINGS
+
+    if text is None:
+        return None
+    names: tuple[str, ...] = SETTINGS["device"].parse(text)
+    choose(names)
+    return names
+
+
+def profile(path: Path | None, **given: Any) -> Profile:
+    """The profile in a file, or the default one, under what the command line gives; None is not given.  Raises LoadError."""
+    from dataclasses import fields, replace
+
+    from rlxpy.flow.profile import Profile
+
+    base = Profile() if path is None else Profile.load(path)
+    changed = {}
+    for table in fields(base):
+        value = getattr(base, table.name)
+        own = {f.name for f in fields(value)}
+        changed[table.name] = replace(value, **{k: v for k, v in given.items() if k in own and v is not None})
+    return replace(base, **changed)

@@ -1,0 +1,72 @@
+"""What commands read: text from stdin, graphs from files, and the graph of a model."""
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from rlxpy.errors import InputError, VerifyError
+
+if TYPE_CHECKING:
+    from rlxpy.ir.graph import Graph
+
+MAX_NBYTES = 1 << 28
+_GRAPH_HEAD = re.compile(rb"(\s|//[^\n]*\n)*graph\b")
+_HEAD_NBYTES = 4096
+
+
+def stdin_text() -> str:
+    """All of stdin, without its last line end.  Raises InputError when it is no text or too long."""
+    return _text(sys.stdin.buffer, "stdin").removesuffix("\n").removesuffix("\r")
+
+
+def _text(f: BinaryIO, name: str) -> str:
+    raw = f.read(MAX_NBYTES + 1)
+    if len(raw) > MAX_NBYTES:
+        raise InputError(f"{name} is too long", why=f"more than {MAX_NBYTES:,} bytes", fix="give a shorter text")
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as e:
+        raise InputError(f"{name} is no text", where=f"byte {e.start}", why=f"0x{raw[e.start]:02x} is not UTF-8 there", fix="convert it to UTF-8") from None
+
+
+def is_graph_file(path: Path) -> bool:
+    """Whether a file begins as the text form of a graph does, or is named as one."""
+    try:
+        with path.open("rb") as f:
+            return path.suffix == ".rlx" or bool(_GRAPH_HEAD.match(f.read(_HEAD_NBYTES)))
+    except OSError:
+        return False
+
+
+def read_graph(path: str) -> Graph:
+    """The checked graph in a file, or on stdin when path is "-".  Raises InputError, BuildError with the line."""
+    from rlxpy.ir.text import parse
+    from rlxpy.ir.verify import verify
+
+    if path == "-":
+        text = stdin_text()
+    else:
+        try:
+            with Path(path).open("rb") as f:
+                text = _text(f, path)
+        except (OSError, ValueError) as e:
+            raise InputError(f"cannot read {path!r}", why=getattr(e, "strerror", None) or str(e), fix="name a file with a graph as `rlxpy.show` writes it, or -") from None
+    try:
+        return verify(parse(text, "stdin" if path == "-" else path))
+    except VerifyError as e:
+        raise InputError(f"{'stdin' if path == '-' else path} holds no valid graph", where=e.where, why=e.why, fix="see `rlx ops NAME` for what an op takes") from None
+
+
+def model_graph(path: Path) -> Graph:
+    """The graph of a model on disk, as its family's flow builds it.  Raises LoadError."""
+    from rlxpy.flow.families import DECODERS, ENCODERS, BertConfig, LlamaConfig, bert, llama
+    from rlxpy.generate.embedder import pooling
+    from rlxpy.generate.opened import open_model
+
+    model = open_model(path, (*DECODERS, *ENCODERS))
+    if model.config["model_type"] in DECODERS:
+        return llama(LlamaConfig.of(model.config)).build(model.weights).graph
+    prefix = "bert." if "bert.embeddings.word_embeddings.weight" in model.weights else ""
+    return bert(BertConfig.of({**model.config, **pooling(path, model.weights.metadata)})).with_prefix(prefix).build(model.weights).graph

@@ -1,0 +1,1 @@
+"""Text in, text or embeddings out: tokenisers, samplers and the loop around a compiled graph."""

@@ -1,0 +1,1 @@
+"""For people who look inside: passes step by step, drawings, the op table, equality of graphs."""

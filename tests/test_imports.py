@@ -1,0 +1,113 @@
+"""What importing costs: NumPy alone, nothing printed, and everything else at first use."""
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rlxpy
+import rlxpy.extend
+
+PACKAGE = Path(rlxpy.__file__).parent
+HEAVY = {"ml_dtypes", "tokenizers", "jinja2", "typer", "click", "rich", "networkx", "gguf", "safetensors", "cuda", "hip", "torch", "hypothesis", "pytest"}
+USE = """
+b = rlxpy.Builder()
+x = b.input("x", (rlxpy.sym("B", 1, 8), 4))
+y = (x @ b.param("w", (4, 4)) + 1.0).relu().layer_norm(eps=1e-5)
+run = rlxpy.compile(b.finish(y), {"w": [[1, 0, 0, 2]] * 4})
+run([[1, 2, 3, 4]]), run.explain(), rlxpy.show(run.source), rlxpy.backend_report()
+"""
+
+
+def loaded(code: str) -> set[str]:
+    """Top-level packages that a fresh interpreter holds after `code`, beyond those it always holds."""
+    def after(source: str) -> set[str]:
+        ask = f"{source}\nimport sys, json; print(json.dumps(sorted({{m.split('.')[0] for m in sys.modules}})))"
+        done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
+        assert done.stderr == ""
+        said, = done.stdout.splitlines()  # nothing else is printed
+        return set(json.loads(said))
+
+    return after(code) - after("") - set(sys.stdlib_module_names)
+
+
+@pytest.mark.parametrize("code", [
+    "import rlxpy", "import rlxpy.extend", "import rlxpy; rlxpy.compile", "import rlxpy; dir(rlxpy)", "from rlxpy import Builder, Session, sym", f"import rlxpy{USE}",
+], ids=lambda code: code.splitlines()[0])
+def test_numpy_is_all_it_takes(code: str) -> None:
+    assert loaded(code) <= {"rlxpy", "numpy"}
+
+
+def test_types_that_numpy_lacks_bring_ml_dtypes_and_nothing_more() -> None:
+    code = 'import rlxpy; b = rlxpy.Builder(); rlxpy.compile(b.finish(b.input("x", (2,), "bf16") + 1.0))([1, 2])'
+    assert loaded(code) == {"rlxpy", "numpy", "ml_dtypes"}
+
+
+def test_the_compiler_is_not_loaded_by_import_alone() -> None:
+    code = "import sys, rlxpy; print(sorted(m for m in sys.modules if m.startswith('rlxpy')))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(ast.literal_eval(done.stdout)) <= {"rlxpy", "rlxpy.exports"}
+
+
+def heavy_imports(path: Path) -> set[str]:
+    """Heavy packages that a module imports when it is imported itself."""
+    def visit(node: ast.AST) -> set[str]:
+        found: set[str] = set()
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Import):
+                found |= {a.name.split(".")[0] for a in child.names}
+            elif isinstance(child, ast.ImportFrom):
+                found.add((child.module or "").split(".")[0])
+            elif not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)) and "TYPE_CHECKING" not in ast.unparse(child).split("\n")[0]:
+                found |= visit(child)
+        return found & HEAVY
+
+    return visit(ast.parse(path.read_text("utf-8")))
+
+
+@pytest.mark.parametrize("path", [p for p in sorted(PACKAGE.rglob("*.py")) if p.relative_to(PACKAGE).parts[0] not in ("cli", "generate")], ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_below_the_commands_heavy_packages_are_imported_inside_functions(path: Path) -> None:
+    assert heavy_imports(path) == set()
+
+
+IMPORT_EACH_ALONE = """
+import sys
+from importlib import import_module
+from pathlib import Path
+root = Path(sys.argv[1])
+for path in sorted((root / "rlxpy").rglob("*.py")):
+    name = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+    if name.endswith("__main__"):
+        continue
+    for loaded in [m for m in sys.modules if m.split(".")[0] == "rlxpy"]:
+        del sys.modules[loaded]
+    try:
+        import_module(name)
+    except Exception as e:
+        print(f"{name}: {type(e).__name__}: {e}")
+"""
+
+
+def test_every_module_can_be_the_first_to_be_imported() -> None:
+    """A circle shows only from one of its ends."""
+    done = subprocess.run([sys.executable, "-c", IMPORT_EACH_ALONE, str(PACKAGE.parent)], capture_output=True, text=True, check=True)
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("package", [rlxpy, rlxpy.extend], ids=lambda p: p.__name__)
+def test_every_public_name_is_there_and_type_checkers_see_the_same(package: object) -> None:
+    names = set(package.__all__) - {"__version__"}  # type: ignore[attr-defined]
+    assert all(getattr(package, name) is not None for name in names)
+    assert set(dir(package)) >= names
+    tree = ast.parse(Path(package.__file__).read_text("utf-8"))  # type: ignore[attr-defined]
+    for_types, = (n for n in tree.body if isinstance(n, ast.If))
+    assert {a.asname for n in for_types.body if isinstance(n, ast.ImportFrom) for a in n.names} == names
+
+
+def test_a_name_that_is_not_there_says_so() -> None:
+    with pytest.raises(AttributeError, match="'rlxpy' has no attribute 'compyle'"):
+        rlxpy.compyle  # noqa: B018
