@@ -23,7 +23,7 @@ run: $(VENV)/ready-to-run
 test: $(VENV)/ready-to-test
 	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy
-	$(BIN)/pytest
+	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n auto  # one process a processor, so none of them needs BLAS threads
 
 define check_python
 @"$(PYTHON)" -c '' 2>/dev/null || { echo '"$(PYTHON)" does not run: install Python 3.11 or newer $(DEBIAN)' >&2; exit 1; }

@@ -76,21 +76,25 @@ def _order(monomial: Monomial) -> tuple[int, str]:
     return -len(monomial), "*".join(map(str, monomial))
 
 
+Terms: TypeAlias = tuple[tuple[Monomial, int], ...]
+_KNOWN: dict[Terms, SymDim] = {}
+
+
 class SymDim:
-    """A polynomial with integer coefficients, canonical, so that equal sizes compare equal: `B*S`, `P+1`, `2*N`."""
+    """A polynomial with integer coefficients, canonical, so that equal sizes compare equal: `B*S`, `P+1`, `2*N`.
 
-    __slots__ = ("_hash", "terms")
-    terms: tuple[tuple[Monomial, int], ...]
+    Equal ones are one object: types hold sizes, and comparing and hashing types must cost what it does for ints."""
 
-    def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
-        self.terms = terms
-        self._hash = hash(terms)
+    __slots__ = ("terms",)
+    terms: Terms
 
-    def __hash__(self) -> int:
-        return self._hash
+    def __new__(cls, terms: Terms) -> SymDim:
+        made = object.__new__(cls)
+        made.terms = terms
+        return _KNOWN.setdefault(terms, made)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, SymDim) and self.terms == other.terms
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SymDim, (self.terms,)
 
     @placed
     def __lt__(self, other: object) -> bool:
