@@ -1,7 +1,6 @@
 """What all tests share: real models by name, and one hypothesis profile."""
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import hypothesis
@@ -36,8 +35,3 @@ def _model(name: str) -> Path:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--bless", action="store_true", help="rewrite golden files with what the code gives now")
-
-
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Names without addresses: two processes that share the tests must agree on them."""
-    item._nodeid = re.sub(r" at 0x[0-9a-f]+", "", item.nodeid)
