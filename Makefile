@@ -20,10 +20,12 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 run: $(VENV)/ready-to-run
 	@$(BIN)/rlx demo
 
+# One process a processor, so that none of them needs BLAS threads of its own.
+test: export OPENBLAS_NUM_THREADS := 1
 test: $(VENV)/ready-to-test
 	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy
-	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n auto  # one process a processor, so none of them needs BLAS threads
+	$(BIN)/pytest -n auto
 
 define check_python
 @"$(PYTHON)" -c '' 2>/dev/null || { echo '"$(PYTHON)" does not run: install Python 3.11 or newer $(DEBIAN)' >&2; exit 1; }

@@ -11,7 +11,7 @@ import pytest
 from random_graphs import assert_same, random_arrays, random_graph, random_sizes
 
 from rlxpy import Builder, Graph, Op, Value
-from rlxpy.backends.reference import LIBRARY
+from rlxpy.backends.host import LIBRARY
 from rlxpy.errors import BuildError, LegaliseError
 from rlxpy.extend.backend import BackendSpec, Device
 from rlxpy.extend.kernels import Constraint, KernelLibrary, KernelRow, KernelSearchPath

@@ -121,7 +121,7 @@ def test_the_wheel_is_pure_and_brings_the_command(wheel: zipfile.ZipFile) -> Non
     assert "Tag: py3-none-any" in wheel.read(f"{info}/WHEEL").decode()
     metadata = wheel.read(f"{info}/METADATA").decode()
     assert "Requires-Python: >=3.11" in metadata
-    assert set(re.findall(r"^Provides-Extra: (.*)", metadata, re.MULTILINE)) == {"models", "cuda", "rocm", "dev"}
+    assert set(re.findall(r"^Provides-Extra: (.*)", metadata, re.MULTILINE)) == {"models", "cc", "cuda", "rocm", "dev"}
 
 
 def test_no_package_is_asked_for_twice_so_extras_cannot_conflict(wheel: zipfile.ZipFile) -> None:
@@ -159,7 +159,7 @@ def test_make_test_ends_with_pytest_and_make_run_with_the_demo() -> None:
         done = subprocess.run(["make", "--dry-run", goal], cwd=ROOT, capture_output=True, text=True, check=True)
         return done.stdout.splitlines()[-1]
 
-    assert last("test") == ".venv/bin/pytest"
+    assert last("test") == ".venv/bin/pytest -n auto"
     assert last("run") == ".venv/bin/rlx demo"
 
 

@@ -6,97 +6,21 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from rlxpy.backends.host import FUSED_KINDS, LIBRARY, append_rows, launcher, runs_ref
+from rlxpy.backends.memory import view as place
 from rlxpy.errors import InputError, RlxError
 from rlxpy.extend.backend import BackendSpec, Device
-from rlxpy.extend.kernels import HostLaunch, KernelLibrary, KernelRow, KernelSearchPath
+from rlxpy.extend.kernels import KernelSearchPath
 from rlxpy.extend.plan import Plan, Space, Step
 from rlxpy.ir import refs
-from rlxpy.ir.dims import Sizes, SymDim, at, symbols
+from rlxpy.ir.dims import Sizes, SymDim, symbols
 from rlxpy.ir.dtypes import Array
-from rlxpy.ir.graph import Graph, Node, Ref
-from rlxpy.ir.op import LEAVES, Op
-from rlxpy.ir.row import OpRow
-from rlxpy.ir.types import bind
-
-FUSED_KINDS = ("elementwise", "matmul", "gated_mlp", "reduce")
-
-
-def by_ref(ins: Sequence[Array], outs: Sequence[Array], attrs: Mapping[str, Any], ref: Callable[..., Any]) -> None:
-    got = ref(*ins, **attrs)
-    for out, a in zip(outs, got if isinstance(got, tuple) else (got,), strict=True):
-        out[...] = a
-
-
-def append_rows(ins: Sequence[Array], outs: Sequence[Array], attrs: Mapping[str, Any]) -> None:
-    """kv_append: in place when the plan gave it the cache's own memory."""
-    cache, new, pos = ins
-    slot = refs.kv_slot(cache, new, pos, attrs["axis"])
-    if outs[0].ctypes.data != cache.ctypes.data:
-        outs[0][...] = cache
-    outs[0][slot] = new
-
-
-def run_chain(ins: Sequence[Array], outs: Sequence[Array], attrs: Mapping[str, Any]) -> None:
-    program, count = _program(attrs["body"])
-    values: list[Any] = [*ins, *([None] * (count - len(ins)))]
-    for f, sources, params, targets in program:
-        got = f(*(values[i] for i in sources), **params)
-        if len(targets) == 1:
-            values[targets[0]] = got
-        else:
-            for t, a in zip(targets, got, strict=True):
-                values[t] = a
-    for out, r in zip(outs, _result_slots(attrs["body"]), strict=True):
-        out[...] = values[r]
-
-
-def _slots(body: Graph) -> dict[Ref, int]:
-    """Inputs first, in their order, then every other value."""
-    slots = {n.refs[0]: k for k, n in enumerate(body.inputs)}
-    for n in body:
-        for r in n.refs:
-            slots.setdefault(r, len(slots))
-    return slots
-
-
-@lru_cache(maxsize=4096)
-def _program(body: Graph) -> tuple[tuple[tuple[Callable[..., Any], tuple[int, ...], dict[str, Any], tuple[int, ...]], ...], int]:
-    slots = _slots(body)
-    steps = tuple((n.row.ref, tuple(slots[r] for r in n.inputs), n.attrs.params(), tuple(slots[r] for r in n.refs)) for n in body if n.op is not Op.INPUT)
-    return steps, len(slots)  # type: ignore[return-value]
-
-
-@lru_cache(maxsize=4096)
-def _result_slots(body: Graph) -> tuple[int, ...]:
-    slots = _slots(body)
-    return tuple(slots[r] for r in body.outputs)
-
-
-def _launcher(row: OpRow) -> HostLaunch:
-    """Straight into the output where NumPy's own function takes it, else through a temporary."""
-    ref = row.ref
-    if isinstance(ref, np.ufunc):
-        return lambda ins, outs, attrs: ref(*ins, out=outs[0])
-    return lambda ins, outs, attrs: by_ref(ins, outs, attrs, ref)  # type: ignore[arg-type]
-
-
-def runs_ref(graph: Graph, node: Node) -> str | None:
-    """An extension without a lowering runs its own `ref`; one with a lowering is better fused."""
-    if callable(node.row.lower):
-        return "its lowering fuses"
-    return None if callable(node.row.ref) else f"{node.label} has no NumPy reference"
-
-
-SPECIAL = {Op.KV_APPEND: append_rows}
-LIBRARY = KernelLibrary("reference", (
-    *(KernelRow(op.text, op, SPECIAL.get(op) or _launcher(op.row), doc=op.row.doc) for op in Op if op not in LEAVES and op not in (Op.FUSED, Op.CUSTOM)),
-    *(KernelRow(f"fused.{kind}", Op.FUSED, run_chain, kind=kind, doc="the chain, op by op") for kind in FUSED_KINDS),
-), reference=True)
+from rlxpy.ir.graph import Ref
+from rlxpy.ir.op import Op
 
 
 @dataclass(frozen=True)
@@ -204,7 +128,8 @@ class NumpyGraph:
             if isinstance(e, RlxError):
                 raise e.at(node.where) from None
             if isinstance(e, Exception):
-                raise RlxError(f"{node.label} : {node.type} failed", where=node.where, why=f"kernel {step.planned.choice.name} raised {type(e).__name__}: {e}") from e
+                raise RlxError(f"{node.label} : {node.type} failed", where=node.where,
+                               why=f"kernel {step.planned.choice.name} raised {type(e).__name__}: {e}") from e
             raise
 
     @contextmanager
@@ -212,7 +137,8 @@ class NumpyGraph:
         """An idle arena, or a new one; a state keeps its own, so that what is bound to it stays bound."""
         if state is not None and self.plan.nbytes[Space.STATE]:
             if not isinstance(state, State) or state.plan is not self.plan:
-                raise InputError(f"state {state!r} is not one of this graph", why="memory of another graph has another layout", fix="make it with new_state() of the graph that runs")
+                raise InputError(f"state {state!r} is not one of this graph", why="memory of another graph has another layout",
+                                 fix="make it with new_state() of the graph that runs")
             with state.lock:
                 if not state.bound.spaces:
                     state.bound = _Memory({**self._allocate(), Space.STATE: state.memory}, {})
@@ -249,7 +175,7 @@ class NumpyGraph:
 
         def view(r: Ref) -> Array:
             if r not in views:
-                views[r] = self._view(memory, r, sizes, weights)
+                views[r] = place(self.plan, r, sizes, memory.spaces, weights)
             return views[r]
 
         steps = []
@@ -273,20 +199,6 @@ class NumpyGraph:
                 if b.space is Space.ARENA and b.first == step.node.id:
                     yield arena[b.offset:b.offset + out.nbytes]
 
-    def _view(self, memory: _Memory, r: Ref, sizes: Sizes, weights: Mapping[int, Array]) -> Array:
-        place, t = self.plan.places[r], self.plan.graph.type(r)
-        buffer, item = self.plan.buffers[place.buffer], t.dtype.nbytes
-        shape, strides = bind(t.shape, sizes), tuple(s * item for s in bind(place.layout.strides, sizes))
-        offset = at(place.layout.offset, sizes) * item
-        if buffer.space in (Space.PARAM, Space.CONST):
-            base = weights[place.buffer]
-            if shape == base.shape and place.layout.is_contiguous(t.shape):
-                return base
-            return np.lib.stride_tricks.as_strided(base.reshape(-1)[offset // item:], shape, strides, writeable=False)
-        if 0 in shape:
-            return np.empty(shape, t.dtype.numpy)
-        return np.ndarray(shape, t.dtype.numpy, memory.spaces[buffer.space], buffer.offset + offset, strides)
-
 
 def _bytes(plan: Plan, space: Space, make: Callable[..., Array]) -> Array:
     """Memory of one space.  Raises InputError when the largest sizes need more than there is."""
@@ -294,7 +206,8 @@ def _bytes(plan: Plan, space: Space, make: Callable[..., Array]) -> Array:
         return make(plan.nbytes[space], np.uint8)
     except (MemoryError, ValueError):  # ValueError when there is no such address
         sizes = ", ".join(f"{s} up to {s.hi}" for s in plan.graph.symbols.values()) or "fixed shapes"
-        raise InputError(f"no memory for {plan.nbytes[space]} bytes of {space.value}", why=f"that is what {sizes} may need", fix="narrow the ranges, as in sym('S', 1, 512)") from None
+        raise InputError(f"no memory for {plan.nbytes[space]} bytes of {space.value}", why=f"that is what {sizes} may need",
+                         fix="narrow the ranges, as in sym('S', 1, 512)") from None
 
 
 def _overwritten(step: _BoundStep) -> tuple[Array, Array]:
@@ -308,7 +221,7 @@ def _overwritten(step: _BoundStep) -> tuple[Array, Array]:
 
 def _launch_of(step: Step) -> Callable[..., Any]:
     row = step.choice.row
-    return row.launch if row is not None and callable(row.launch) else _launcher(step.node.row)
+    return row.launch if row is not None and callable(row.launch) else launcher(step.node.row)
 
 
 def _symbols_of(plan: Plan, step: Step) -> tuple[str, ...]:

@@ -25,9 +25,11 @@ def as_array(value: Any, want: DType, what: str) -> Array:
     try:
         array = read(value)
     except Exception as e:  # of the caller's object: a tensor on a GPU, say
-        raise InputError(f"{what} cannot be read", why=f"{type(value).__name__} raised {type(e).__name__}: {e}", fix="copy it to the host, as a NumPy array") from None
+        raise InputError(f"{what} cannot be read", why=f"{type(value).__name__} raised {type(e).__name__}: {e}",
+                         fix="copy it to the host, as a NumPy array") from None
     if array.dtype.name != want.numpy_name:
-        raise InputError(f"{what} has the wrong type", why=f"{array.dtype.name} was given, {want} is wanted", fix=f"convert it: x.astype({want.numpy_name!r})")
+        raise InputError(f"{what} has the wrong type", why=f"{array.dtype.name} was given, {want} is wanted",
+                         fix=f"convert it: x.astype({want.numpy_name!r})")
     return native(array)
 
 
@@ -37,7 +39,8 @@ def gather_inputs(graph: Graph, args: Sequence[Any], named: Mapping[str, Any], s
         named, args = args[0], ()
     names = [n.name for n in graph.inputs]
     if len(args) > len(names):
-        raise InputError(f"{len(args)} inputs given", why=f"the graph has {len(names)}: {_list(names)}", fix="pass one array for each input")
+        raise InputError(f"{len(args)} inputs given", why=f"the graph has {len(names)}: {_list(names)}",
+                         fix="pass one array for each input")
     given = dict(zip(names, args, strict=False))
     for name, value in named.items():
         if name not in names or name in given:
@@ -46,7 +49,8 @@ def gather_inputs(graph: Graph, args: Sequence[Any], named: Mapping[str, Any], s
         given[name] = value
     missing = [n for n in names if n not in given]
     if missing:
-        raise InputError(f"input {_list(missing)} is missing", why=f"inputs are {_list(names)}, given are {_list(given)}", fix="pass it by position, by name, or in one dict")
+        raise InputError(f"input {_list(missing)} is missing", why=f"inputs are {_list(names)}, given are {_list(given)}",
+                         fix="pass it by position, by name, or in one dict")
     arrays = [as_array(given[n.name], n.type.dtype, f"input {n.name!r}") for n in graph.inputs]
     return arrays, _learn_sizes(graph, arrays, sizes)
 
@@ -67,9 +71,11 @@ def _whole(graph: Graph, sizes: Mapping[str, int]) -> dict[str, int]:
         raise InputError(f"sizes = {sizes!r}", why=f"{type(sizes).__name__} is no mapping from names to numbers", fix="sizes={'S': 16}")
     for name, size in sizes.items():
         if name not in graph.symbols:
-            raise InputError(f"size {name!r} does not exist", why=f"sizes are {_list(graph.symbols)}", fix=f"near it: {nearest(str(name), list(graph.symbols))}")
+            raise InputError(f"size {name!r} does not exist", why=f"sizes are {_list(graph.symbols)}",
+                             fix=f"near it: {nearest(str(name), list(graph.symbols))}")
         if not isinstance(size, (int, np.integer)):
-            raise InputError(f"size {name} = {size!r}", why=f"{type(size).__name__} is not a whole number", fix=f"sizes={{{name!r}: {graph.symbols[name].lo}}}")
+            raise InputError(f"size {name} = {size!r}", why=f"{type(size).__name__} is not a whole number",
+                             fix=f"sizes={{{name!r}: {graph.symbols[name].lo}}}")
     return {name: int(size) for name, size in sizes.items()}
 
 
@@ -80,11 +86,13 @@ def _list(names: Iterable[Any]) -> str:
 def _match(n: Node, a: Array, known: dict[str, int]) -> None:
     t = n.type
     if a.ndim != t.rank:
-        raise InputError(f"input {n.name!r} has the wrong rank", why=f"{shape_text(a.shape)} was given, {_declared(n)} is wanted", fix=f"give it {t.rank} axes")
+        raise InputError(f"input {n.name!r} has the wrong rank", why=f"{shape_text(a.shape)} was given, {_declared(n)} is wanted",
+                         fix=f"give it {t.rank} axes")
     for axis, (d, size) in enumerate(zip(t.shape, a.shape, strict=True)):
         why = solve(d, size, known)
         if why:
-            raise InputError(f"input {n.name!r} has the wrong size on axis {axis}", why=f"{shape_text(a.shape)} was given, {_declared(n)} is wanted: {why}",
+            raise InputError(f"input {n.name!r} has the wrong size on axis {axis}",
+                             why=f"{shape_text(a.shape)} was given, {_declared(n)} is wanted: {why}",
                              fix="change the array, or the size that the graph was built with")
 
 
@@ -96,7 +104,8 @@ def check_param(node: Node, value: Any) -> Array:
     """A weight of the declared type and shape.  Raises InputError."""
     array = as_array(value, node.type.dtype, f"param {node.name!r}")
     if array.shape != node.type.shape:
-        raise InputError(f"param {node.name!r} has the wrong shape", why=f"{shape_text(array.shape)} was given, {_declared(node)} is wanted",
+        raise InputError(f"param {node.name!r} has the wrong shape",
+                         why=f"{shape_text(array.shape)} was given, {_declared(node)} is wanted",
                          fix="reshape or transpose the weight")
     return array
 
@@ -114,22 +123,26 @@ def kept(array: Array) -> Array:
 def check_outputs(graph: Graph, given: Any, sizes: Mapping[str, int]) -> list[Array]:
     """Writable arrays of exactly the results' types and shapes, no two on the same bytes.  Raises InputError."""
     if not isinstance(given, (np.ndarray, Sequence)):
-        raise InputError(f"outputs given as {type(given).__name__}", why=f"one array, or one for each of {_list(graph.output_names)}, is wanted", fix="run_into(np.empty(..), ..)")
+        raise InputError(f"outputs given as {type(given).__name__}",
+                         why=f"one array, or one for each of {_list(graph.output_names)}, is wanted", fix="run_into(np.empty(..), ..)")
     arrays = (given,) if isinstance(given, np.ndarray) else tuple(given)
     if len(arrays) != len(graph.outputs):
-        raise InputError(f"{len(arrays)} outputs given", why=f"the graph has {len(graph.outputs)}: {_list(graph.output_names)}", fix="give one array for each")
+        raise InputError(f"{len(arrays)} outputs given", why=f"the graph has {len(graph.outputs)}: {_list(graph.output_names)}",
+                         fix="give one array for each")
     for name, a, t in zip(graph.output_names, arrays, graph.output_types, strict=True):
         _check_output(name, a, t, bind(t.shape, sizes))
     for (name, a), (other, b) in combinations(zip(graph.output_names, arrays, strict=True), 2):
         if _share_memory(a, b):
-            raise InputError(f"outputs {name!r} and {other!r} lie on the same memory", why="the later one would overwrite the earlier", fix="give each an array of its own")
+            raise InputError(f"outputs {name!r} and {other!r} lie on the same memory", why="the later one would overwrite the earlier",
+                             fix="give each an array of its own")
     return list(arrays)
 
 
 def _check_output(name: str, array: Any, t: TensorType, shape: tuple[int, ...]) -> None:
     if not isinstance(array, np.ndarray) or array.dtype.name != t.dtype.numpy_name or array.shape != shape or not array.flags.writeable:
         got = f"{array.dtype.name}{shape_text(array.shape)}{'' if array.flags.writeable else ', read-only'}" if isinstance(array, np.ndarray) else type(array).__name__
-        raise InputError(f"output {name!r} cannot be written there", why=f"{got} was given, a writable {t.dtype}{shape_text(shape)} is wanted",
+        raise InputError(f"output {name!r} cannot be written there",
+                         why=f"{got} was given, a writable {t.dtype}{shape_text(shape)} is wanted",
                          fix=f"np.empty({shape}, {t.dtype.numpy_name!r})")
 
 

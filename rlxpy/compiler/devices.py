@@ -10,7 +10,15 @@ from rlxpy.errors import BackendMissing, InputError, RlxError, nearest
 from rlxpy.extend.backend import Backend
 from rlxpy.extend.devices import Factory, registered_backends
 
-BUILT_IN: dict[str, Factory] = {"reference": Reference}  # fastest first: "auto" takes the first that works
+
+def _cpu() -> Backend:
+    from rlxpy.backends.cpu.backend import Cpu  # at first use: it looks for compilers
+
+    return Cpu()
+
+
+# "auto" takes the first that works.  The cpu backend is young and slower on packed weights, so it is asked for by name.
+BUILT_IN: dict[str, Factory] = {"reference": Reference, "cpu": _cpu}
 
 
 @dataclass(frozen=True)

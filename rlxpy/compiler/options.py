@@ -34,7 +34,8 @@ class CompileOptions:
             raise InputError(f"weights={self.weights!r}", why=f"it is one of {', '.join(WEIGHTS)}", fix="CompileOptions(weights='auto')")
         kernels: Any = self.kernels
         if not isinstance(kernels, (tuple, list)) or not all(isinstance(k, str) for k in kernels):
-            raise InputError(f"kernels={kernels!r}", why=f"{type(kernels).__name__} is not a tuple of library names", fix="CompileOptions(kernels=('mine', 'builtin'))")
+            raise InputError(f"kernels={kernels!r}", why=f"{type(kernels).__name__} is not a tuple of library names",
+                             fix="CompileOptions(kernels=('mine', 'builtin'))")
         object.__setattr__(self, "kernels", tuple(kernels))
 
     @property

@@ -48,7 +48,8 @@ class Session:
     def __init__(self, device: str | Sequence[str] | None = None, options: CompileOptions | None = None) -> None:
         self._chosen = choose(settings.setting("device") if device is None else device)
         if options is not None and not isinstance(options, CompileOptions):
-            raise InputError(f"options={options!r}", why=f"{type(options).__name__} is not CompileOptions", fix="options=CompileOptions(...)")
+            raise InputError(f"options={options!r}", why=f"{type(options).__name__} is not CompileOptions",
+                             fix="options=CompileOptions(...)")
         self.options = options or CompileOptions(kernels=settings.setting("kernels"))
         self.plans_made = 0
         self._plans: dict[Any, Lowered] = {}
@@ -118,10 +119,12 @@ def lower(graph: Graph, spec: BackendSpec, options: CompileOptions, watch: Watch
 
 def _weights(graph: Graph, params: Mapping[str, Any]) -> dict[str, Array]:
     if not isinstance(params, Mapping):
-        raise InputError(f"params given as {type(params).__name__}", why="a mapping from name to array is wanted", fix="compile(graph, {'w': array})")
+        raise InputError(f"params given as {type(params).__name__}", why="a mapping from name to array is wanted",
+                         fix="compile(graph, {'w': array})")
     missing = [n.name for n in graph.params if n.name not in params]
     if missing:
-        raise InputError(f"{len(missing)} of {len(graph.params)} params are missing", why=f"first: {', '.join(map(repr, missing[:3]))}; given: {len(params)}",
+        raise InputError(f"{len(missing)} of {len(graph.params)} params are missing",
+                         why=f"first: {', '.join(map(repr, missing[:3]))}; given: {len(params)}",
                          fix=f"compile(graph, params) with a params[{missing[0]!r}], as in compile(model.graph, model.params)")
     return {n.name: kept(check_param(n, params[n.name])) for n in graph.params}
 

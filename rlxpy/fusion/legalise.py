@@ -25,7 +25,7 @@ class Verdicts:
         self.spec, self._seen = spec, dict[Any, Choice | Refusal]()
 
     def __call__(self, graph: Graph, node: Node) -> Choice | Refusal:
-        key = (node.op, node.attrs, node.types, tuple(graph.type(r) for r in node.inputs))
+        key = (node.op, node.attrs, node.types, tuple([graph.nodes[r.node].types[r.out] for r in node.inputs]))
         if key not in self._seen:
             self._seen[key] = self.spec.verdict(graph, node)
         return self._seen[key]

@@ -116,7 +116,8 @@ class Builder:
     def update(self, state: Value, new: Value) -> None:
         self._own((state, new))
         if state.node.op is not Op.STATE or state.type != new.type:
-            raise BuildError(f"update of {state.node.label} {state.node.name!r} : {state.type} with {new.type}", why="the first must be a state and both types equal", fix="update(state, new value)")
+            raise BuildError(f"update of {state.node.label} {state.node.name!r} : {state.type} with {new.type}",
+                             why="the first must be a state and both types equal", fix="update(state, new value)")
         if self._updates.setdefault(state.ref, new.ref) != new.ref:
             raise BuildError(f"state {state.node.name!r} is updated twice", why=f"with {self._updates[state.ref]} and with {new.ref}",
                              fix="update it once, with its last value")
@@ -132,7 +133,8 @@ class Builder:
         """A Python scalar takes the dtype of the Value beside it; a scalar that would lose its meaning is an error."""
         like = next(o for o in reversed(others) if isinstance(o, Value)).dtype
         if not isinstance(x, (bool, int, float, complex, np.generic, np.ndarray)):
-            raise BuildError(f"{x!r} is not a value", why=f"{type(x).__name__} is neither a Value nor a number nor an array", fix="pass one of these")
+            raise BuildError(f"{x!r} is not a value", why=f"{type(x).__name__} is neither a Value nor a number nor an array",
+                             fix="pass one of these")
         if isinstance(x, (np.generic, np.ndarray)):
             return self.const(x)
         small = {complex: "c", float: "fc"}.get(type(x), like.kind)
@@ -147,7 +149,8 @@ class Builder:
         try:
             kind = op if isinstance(op, Op) else _op(op)
             if kind in LEAVES:
-                raise BuildError(f"{kind.text} is not an op on values", why="it is a leaf: it has no inputs", fix=f"builder.{kind.text}(...)")
+                raise BuildError(f"{kind.text} is not an op on values", why="it is a leaf: it has no inputs",
+                                 fix=f"builder.{kind.text}(...)")
             packed = make(kind.row.attrs, kind.text, attrs)
             values = self.add(kind, xs, packed)
         except RlxError as e:
@@ -186,9 +189,11 @@ class Builder:
         """Raises BuildError for what is not a value of this graph."""
         for x in xs:
             if not isinstance(x, Value):
-                raise BuildError(f"{x!r} is not a value", why="values are what builder.input(...) and ops on values give", fix="wrap a number: builder.const(...)")
+                raise BuildError(f"{x!r} is not a value", why="values are what builder.input(...) and ops on values give",
+                                 fix="wrap a number: builder.const(...)")
             if x.builder is not self:
-                raise BuildError(f"a value of graph {x.builder.name!r} used in graph {self.name!r}", why=f"{x!r} belongs to another Builder", fix="pass it as an input")
+                raise BuildError(f"a value of graph {x.builder.name!r} used in graph {self.name!r}",
+                                 why=f"{x!r} belongs to another Builder", fix="pass it as an input")
 
     def inline(self, graph: Graph, xs: Sequence[Value]) -> Any:
         """The nodes of `graph` here, its inputs replaced by `xs`."""
@@ -239,10 +244,12 @@ class Builder:
             raise BuildError(f"{op.text} name {name!r} is not text", why=f"it is {type(name).__name__}", fix="name it with a string")
         t = TensorType(as_shape(shape), dtype(dt))
         if any(isinstance(d, int) and d < 0 for d in t.shape):
-            raise BuildError(f"{op.text} {name!r} of shape {shape_text(t.shape)}", why="sizes are 0 or more", fix="use sym() for an unknown size")
+            raise BuildError(f"{op.text} {name!r} of shape {shape_text(t.shape)}", why="sizes are 0 or more",
+                             fix="use sym() for an unknown size")
         for symbol in (s for d in t.shape if isinstance(d, SymDim) for s in d.symbols()):
             if (first := self._symbols.setdefault(symbol.name, symbol)) != symbol:
-                raise BuildError(f"symbol {symbol.name} has two ranges", why=f"{first.bounds} and, in {op.text} {name!r}, {symbol.bounds}", fix="use one sym() object for one size")
+                raise BuildError(f"symbol {symbol.name} has two ranges", why=f"{first.bounds} and, in {op.text} {name!r}, {symbol.bounds}",
+                                 fix="use one sym() object for one size")
         self._declare(op, name, t)
         return Value(self, Ref(self._add(op, (), (t,), Named(name))))
 
@@ -276,7 +283,8 @@ def _output_names(names: Sequence[str], count: int) -> tuple[str, ...]:
     given = (names,) if isinstance(names, str) else tuple(names)
     full = (*given, *(f"out{k}" for k in range(len(given), count)))
     if len(full) != count or not all(isinstance(n, str) for n in full) or len(set(full)) != count:
-        raise BuildError(f"output names {', '.join(map(repr, full))}", why=f"{count} different names are needed", fix="finish(y, z, names=('y', 'z'))")
+        raise BuildError(f"output names {', '.join(map(repr, full))}", why=f"{count} different names are needed",
+                         fix="finish(y, z, names=('y', 'z'))")
     return full
 
 
@@ -284,7 +292,8 @@ def _index(x: Value, key: tuple[Any, ...]) -> Any:
     """ints drop an axis, None adds one, Ellipsis fills up."""
     given = sum(k is not None and k is not Ellipsis for k in key)
     if given > x.rank or sum(k is Ellipsis for k in key) > 1:
-        raise BuildError(f"{given} indices into {x.type}", why=f"it has {x.rank} axes, and one ... may stand for several", fix="drop an index")
+        raise BuildError(f"{given} indices into {x.type}", why=f"it has {x.rank} axes, and one ... may stand for several",
+                         fix="drop an index")
     fill = [slice(None)] * (x.rank - given)
     at = next((i for i, k in enumerate(key) if k is Ellipsis), len(key))
     full = [*key[:at], *fill, *key[at + 1:]]
@@ -312,18 +321,21 @@ def _bounds(k: Any, size: Dim, x: Value) -> tuple[Dim, Dim, int]:
         start, stop, step = (None if v is None else as_dim(v) for v in (k.start, k.stop, k.step))
         by = 1 if step is None else step
         if not isinstance(by, int) or by < 1:
-            raise BuildError(f"slice with step {by} of {x.type}", why="steps are whole numbers above 0", fix="flip with x.reverse(axes=...)")
+            raise BuildError(f"slice with step {by} of {x.type}", why="steps are whole numbers above 0",
+                             fix="flip with x.reverse(axes=...)")
         if isinstance(size, int) and not any(isinstance(v, SymDim) for v in (start, stop)):
             first, last, by = k.indices(size)
             return first, max(first, last), by
         return _end(start, 0, size), _end(stop, size, size), by
     if isinstance(k, (Value, bool, list, np.ndarray)):
-        raise BuildError(f"index {k!r} into {x.type}", why=f"{type(k).__name__} is not a whole number", fix="use x.gather(indices, axis=...) for indices that are values or arrays")
+        raise BuildError(f"index {k!r} into {x.type}", why=f"{type(k).__name__} is not a whole number",
+                         fix="use x.gather(indices, axis=...) for indices that are values or arrays")
     at = as_dim(k)
     if isinstance(at, int) and at < 0:
         at = size + at
     if isinstance(at, int) and isinstance(size, int) and not 0 <= at < size:
-        raise BuildError(f"index {k} into {x.type}", why=f"the axis has {size} elements, so indices are {-size}..{size - 1}", fix="index inside the axis")
+        raise BuildError(f"index {k} into {x.type}", why=f"the axis has {size} elements, so indices are {-size}..{size - 1}",
+                         fix="index inside the axis")
     return at, at + 1, 1
 
 

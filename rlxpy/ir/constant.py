@@ -27,15 +27,18 @@ def fitted(value: Any, want: DType | None, what: str, error: type[RlxError]) -> 
     if array.size == 0 or array.dtype == want.numpy:
         return array.astype(want.numpy)
     if kind not in HOLDS[want.kind]:
-        raise error(f"{what} cannot be {want}", why=f"{type(value).__name__} holds {array.dtype.name}", fix=f"give numbers that {want} can hold, or an array of {want}")
+        raise error(f"{what} cannot be {want}", why=f"{type(value).__name__} holds {array.dtype.name}",
+                    fix=f"give numbers that {want} can hold, or an array of {want}")
     least, most = array.min(), array.max()
     if want.is_integer and not want.range[0] <= least <= most <= want.range[1]:
-        raise error(f"{what} does not fit {want}", why=f"its values are {least}..{most}, {want} holds {want.range[0]}..{want.range[1]}", fix="use a wider type")
+        raise error(f"{what} does not fit {want}", why=f"its values are {least}..{most}, {want} holds {want.range[0]}..{want.range[1]}",
+                    fix="use a wider type")
     try:
         with np.errstate(over="raise"):
             return array.astype(want.numpy)
     except FloatingPointError:
-        raise error(f"{what} does not fit {want}", why=f"its values are {least}..{most}", fix="use a wider type, or write inf where it is meant") from None
+        raise error(f"{what} does not fit {want}", why=f"its values are {least}..{most}",
+                    fix="use a wider type, or write inf where it is meant") from None
 
 
 def native(array: Array) -> Array:

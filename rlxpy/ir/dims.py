@@ -98,7 +98,8 @@ class SymDim:
 
     @placed
     def __lt__(self, other: object) -> bool:
-        raise BuildError(f"{self} compared with {other}", why=f"{self} is known only at run time", fix="compare lower(dim) or upper(dim), its least and greatest value")
+        raise BuildError(f"{self} compared with {other}", why=f"{self} is known only at run time",
+                         fix="compare lower(dim) or upper(dim), its least and greatest value")
 
     __le__ = __gt__ = __ge__ = __lt__
 
@@ -186,7 +187,8 @@ def as_dim(value: Any) -> Dim:
     if not isinstance(value, bool):
         with suppress(TypeError):
             return index(value)
-    raise BuildError(f"{value!r} is not a size", why=f"{type(value).__name__} is neither a whole number nor a sym()", fix="use an int, or sym('name') for a size that differs from run to run")
+    raise BuildError(f"{value!r} is not a size", why=f"{type(value).__name__} is neither a whole number nor a sym()",
+                     fix="use an int, or sym('name') for a size that differs from run to run")
 
 
 def as_shape(value: Any) -> Shape:
@@ -237,7 +239,8 @@ def sym(name: str, lo: int = 1, hi: int = 1 << 16, step: int = 1) -> Dim:
     if not isinstance(name, str) or not name.isidentifier() or iskeyword(name) or normalize("NFKC", name) != name:  # as Python reads it in the text form
         raise BuildError(f"symbol {name!r} is not a name", fix="use letters, digits and _, as in sym('seq_len')")
     if not all(isinstance(n, int) for n in (lo, hi, step)) or not 0 <= lo <= hi or step < 1 or hi % step:
-        raise BuildError(f"symbol {name} in {lo}..{hi} step {step} has no sizes", why="0 <= lo <= hi and hi a multiple of step are needed", fix="sym('S', 1, 512)")
+        raise BuildError(f"symbol {name} in {lo}..{hi} step {step} has no sizes", why="0 <= lo <= hi and hi a multiple of step are needed",
+                         fix="sym('S', 1, 512)")
     return lo if lo == hi else SymDim((((Symbol(name, lo, hi, step),), 1),))
 
 
@@ -295,7 +298,8 @@ def symbols(dims: Iterable[Dim | Symbol]) -> dict[str, Symbol]:
         if isinstance(d, (SymDim, Symbol)):
             for s in d.symbols():
                 if found.setdefault(s.name, s) != s:
-                    raise BuildError(f"symbol {s.name} has two ranges", why=f"{found[s.name].bounds} and {s.bounds}", fix="use one sym() object")
+                    raise BuildError(f"symbol {s.name} has two ranges", why=f"{found[s.name].bounds} and {s.bounds}",
+                                     fix="use one sym() object")
     return found
 
 
@@ -332,7 +336,8 @@ def check_sizes(wanted: Mapping[str, Symbol], sizes: Sizes) -> None:
     """Raise InputError unless every symbol has a size in its range."""
     for name, s in wanted.items():
         if name not in sizes:
-            raise InputError(f"size {name} is unknown", why="no input's shape tells it", fix=f"pass sizes={{'{name}': n}} with n in {s.lo}..{s.hi}")
+            raise InputError(f"size {name} is unknown", why="no input's shape tells it",
+                             fix=f"pass sizes={{'{name}': n}} with n in {s.lo}..{s.hi}")
         if not s.lo <= sizes[name] <= s.hi or sizes[name] % s.step:
             raise InputError(f"size {name} = {sizes[name]} is out of range", why=f"the graph was built for {s.lo}..{s.hi} in steps of {s.step}",
                              fix="pass a size in that range, or build the graph for a wider one")

@@ -92,7 +92,8 @@ def split(x: V, sizes: Sequence[Dim], axis: int) -> tuple[V, ...]:
         parts.append(cut(x, at, start, start + n))
         start = start + n
     if start != x.shape[at]:
-        raise BuildError(f"split of {x.type} into {list(sizes)}", why=f"they add up to {start}, axis {axis} has {x.shape[at]}", fix="name every part; the rest may be an index, as in x[2:]")
+        raise BuildError(f"split of {x.type} into {list(sizes)}", why=f"they add up to {start}, axis {axis} has {x.shape[at]}",
+                         fix="name every part; the rest may be an index, as in x[2:]")
     return tuple(parts)
 
 

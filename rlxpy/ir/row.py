@@ -103,7 +103,8 @@ class OpRow:
         least, most = self.arity if isinstance(self.arity, tuple) else (self.arity, self.arity)
         if len(ts) < least or (most is not None and len(ts) > most):
             wanted = str(least) if least == most else f"{least} to {most}" if most is not None else f"{least} or more"
-            raise ArityMismatch(f"{name} takes {wanted} inputs, got {len(ts)}", why=f"given: {', '.join(map(str, ts)) or 'nothing'}", fix="parameters go by keyword, values by position")
+            raise ArityMismatch(f"{name} takes {wanted} inputs, got {len(ts)}", why=f"given: {', '.join(map(str, ts)) or 'nothing'}",
+                                fix="parameters go by keyword, values by position")
         for i, t in enumerate(ts):
             accepted = self.dtypes[min(i, len(self.dtypes) - 1)]
             if t.dtype not in accepted:

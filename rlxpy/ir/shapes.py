@@ -30,7 +30,8 @@ def axis_of(axis: int, rank: int) -> int:
     if not isinstance(axis, int):
         raise BuildError(f"axis {axis!r} of a rank {rank} value", why=f"{type(axis).__name__} is not a whole number", fix="give an int")
     if not -rank <= axis < rank:
-        raise BuildError(f"axis {axis} of a rank {rank} value", why=f"axes are {-rank}..{rank - 1}" if rank else "a scalar has no axes", fix="count axes from 0, or from the end with -1")
+        raise BuildError(f"axis {axis} of a rank {rank} value", why=f"axes are {-rank}..{rank - 1}" if rank else "a scalar has no axes",
+                         fix="count axes from 0, or from the end with -1")
     return axis % rank
 
 
@@ -77,15 +78,18 @@ def top(x: TensorType, *, k: int, axis: int) -> list[Shape]:
 
 def contracted(a: TensorType, b: TensorType) -> Shape:
     if a.rank < 2 or b.rank < 2:
-        raise BuildError(f"matmul of {fmt((a.shape, b.shape))}", why="both sides need rank 2 or more", fix="add an axis with x.unsqueeze(...)")
+        raise BuildError(f"matmul of {fmt((a.shape, b.shape))}", why="both sides need rank 2 or more",
+                         fix="add an axis with x.unsqueeze(...)")
     if a.shape[-1] != b.shape[-2]:
-        raise BuildError(f"matmul of {fmt((a.shape, b.shape))}", why=f"{a.shape[-1]} columns meet {b.shape[-2]} rows", fix="transpose one side")
+        raise BuildError(f"matmul of {fmt((a.shape, b.shape))}", why=f"{a.shape[-1]} columns meet {b.shape[-2]} rows",
+                         fix="transpose one side")
     return (*broadcast([a.shape[:-2], b.shape[:-2]]), a.shape[-2], b.shape[-1])
 
 
 def reshaped(x: TensorType, *, shape: Shape) -> Shape:
     if product(x.shape) != product(shape):
-        raise BuildError(f"reshape of {shape_text(x.shape)} to {shape_text(shape)}", why=f"{x.numel} elements become {product(shape)}", fix="keep the number of elements; one size may be -1")
+        raise BuildError(f"reshape of {shape_text(x.shape)} to {shape_text(shape)}", why=f"{x.numel} elements become {product(shape)}",
+                         fix="keep the number of elements; one size may be -1")
     return shape
 
 
@@ -96,19 +100,22 @@ def infer_one(x: Shape, shape: tuple[Dim, ...]) -> Shape:
     rest = product(d for d in shape if d != -1)
     size = exact_quotient(product(x), rest) if shape.count(-1) == 1 else None
     if size is None:
-        raise BuildError(f"reshape of {shape_text(x)} to {shape_text(shape)}", why=f"-1 cannot be told from {product(x)} / {rest}", fix="write the size out")
+        raise BuildError(f"reshape of {shape_text(x)} to {shape_text(shape)}", why=f"-1 cannot be told from {product(x)} / {rest}",
+                         fix="write the size out")
     return tuple(size if d == -1 else d for d in shape)
 
 
 def permuted(x: TensorType, *, perm: tuple[int, ...]) -> Shape:
     if sorted(perm) != list(range(x.rank)):
-        raise BuildError(f"transpose of {x} by {perm}", why=f"every axis 0..{x.rank - 1} must appear once", fix="give a permutation of the axes, as in perm=(1, 0)")
+        raise BuildError(f"transpose of {x} by {perm}", why=f"every axis 0..{x.rank - 1} must appear once",
+                         fix="give a permutation of the axes, as in perm=(1, 0)")
     return tuple(x.shape[p] for p in perm)
 
 
 def sliced(x: TensorType, *, start: Shape, stop: Shape, step: tuple[int, ...]) -> Shape:
     if not len(start) == len(stop) == len(step) == x.rank:
-        raise BuildError(f"slice of {x}", why=f"{len(start)} starts, {len(stop)} stops, {len(step)} steps for {x.rank} axes", fix="give one for each axis, or index as in x[1:3]")
+        raise BuildError(f"slice of {x}", why=f"{len(start)} starts, {len(stop)} stops, {len(step)} steps for {x.rank} axes",
+                         fix="give one for each axis, or index as in x[1:3]")
     out: list[Dim] = []
     for axis, (lo, hi, by, size) in enumerate(zip(start, stop, step, x.shape, strict=True)):
         fits = (hi == size or upper(hi) <= lower(size) or upper(hi - size) <= 0) and lower(lo) >= 0 and by > 0
@@ -132,7 +139,8 @@ def padded(x: TensorType, *, low: Shape, high: Shape, value: float) -> Shape:
 
 def expanded(x: TensorType, *, shape: Shape) -> Shape:
     if broadcast([x.shape, shape]) != shape:
-        raise BuildError(f"expand of {shape_text(x.shape)} to {shape_text(shape)}", why="only axes of size 1 stretch", fix="make an axis of size 1 first, with reshape")
+        raise BuildError(f"expand of {shape_text(x.shape)} to {shape_text(shape)}", why="only axes of size 1 stretch",
+                         fix="make an axis of size 1 first, with reshape")
     return shape
 
 
@@ -140,7 +148,8 @@ def joined(*ts: TensorType, axis: int) -> Shape:
     a = axis_of(axis, ts[0].rank)
     for t in ts[1:]:
         if t.rank != ts[0].rank or any(x != y for i, (x, y) in enumerate(zip(t.shape, ts[0].shape, strict=True)) if i != a):
-            raise BuildError(f"concat of {fmt([t.shape for t in ts])}", why=f"all axes but {axis} must be equal", fix="reshape, pad or transpose the odd one")
+            raise BuildError(f"concat of {fmt([t.shape for t in ts])}", why=f"all axes but {axis} must be equal",
+                             fix="reshape, pad or transpose the odd one")
     total: Dim = 0
     for t in ts:
         total = total + t.shape[a]
@@ -155,42 +164,52 @@ def gathered(x: TensorType, at: TensorType, *, axis: int) -> Shape:
 def taken(x: TensorType, at: TensorType, *, axis: int) -> Shape:
     a = axis_of(axis, x.rank)
     if at.rank != x.rank or any(i != a and d != e for i, (d, e) in enumerate(zip(at.shape, x.shape, strict=True))):
-        raise BuildError(f"take_along of {fmt((x.shape, at.shape))}", why=f"the shapes may differ on axis {axis} alone", fix="gather takes indices of any shape")
+        raise BuildError(f"take_along of {fmt((x.shape, at.shape))}", why=f"the shapes may differ on axis {axis} alone",
+                         fix="gather takes indices of any shape")
     return at.shape
 
 
 def scattered(x: TensorType, at: TensorType, update: TensorType, *, axis: int) -> Shape:
     if update.shape != gathered(x, at, axis=axis):
-        raise BuildError(f"scatter_add of {update} into {x}", why=f"updates must be {shape_text(gathered(x, at, axis=axis))}", fix="reshape the updates")
+        raise BuildError(f"scatter_add of {update} into {x}", why=f"updates must be {shape_text(gathered(x, at, axis=axis))}",
+                         fix="reshape the updates")
     return x.shape
 
 
 def appended(cache: TensorType, new: TensorType, pos: TensorType, *, axis: int) -> Shape:
     a = axis_of(axis, cache.rank)
     if pos.shape != () or new.rank != cache.rank or any(i != a and d != e for i, (d, e) in enumerate(zip(new.shape, cache.shape, strict=True))):
-        raise BuildError(f"kv_append of {new} at {pos} into {cache}", why=f"shapes may differ on axis {axis} alone and the position is a scalar", fix="bring the new rows into the layout of the cache")
+        raise BuildError(f"kv_append of {new} at {pos} into {cache}",
+                         why=f"shapes may differ on axis {axis} alone and the position is a scalar",
+                         fix="bring the new rows into the layout of the cache")
     if lower(new.shape[a]) > upper(cache.shape[a]):
-        raise BuildError(f"kv_append of {new} into {cache}", why=f"{new.shape[a]} rows never fit {cache.shape[a]}", fix="make the cache longer, or append fewer rows")
+        raise BuildError(f"kv_append of {new} into {cache}", why=f"{new.shape[a]} rows never fit {cache.shape[a]}",
+                         fix="make the cache longer, or append fewer rows")
     return cache.shape
 
 
 def normed(x: TensorType, *params: TensorType, eps: float) -> Shape:
     for p in params:
         if x.rank < 1 or p.shape != x.shape[-1:]:
-            raise BuildError(f"normalisation of {x} with {p}", why=f"scale and bias must be {shape_text(x.shape[-1:])}", fix="reshape it, or multiply and add after the norm")
+            raise BuildError(f"normalisation of {x} with {p}", why=f"scale and bias must be {shape_text(x.shape[-1:])}",
+                             fix="reshape it, or multiply and add after the norm")
     return x.shape
 
 
 def attended(q: TensorType, k: TensorType, v: TensorType, *mask: TensorType, **attrs: Any) -> Shape:
     if not q.rank == k.rank == v.rank == 4:
-        raise BuildError(f"attention of {fmt((q.shape, k.shape, v.shape))}", why="each is [batch, heads, length, channels]", fix="split the heads off with reshape and transpose")
+        raise BuildError(f"attention of {fmt((q.shape, k.shape, v.shape))}", why="each is [batch, heads, length, channels]",
+                         fix="split the heads off with reshape and transpose")
     if k.shape[:3] != v.shape[:3] or q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:
-        raise BuildError(f"attention of {fmt((q.shape, k.shape, v.shape))}", why="batch, key heads, key length and query-key channels must agree",
+        raise BuildError(f"attention of {fmt((q.shape, k.shape, v.shape))}",
+                         why="batch, key heads, key length and query-key channels must agree",
                          fix="the shapes are q [b, h, t, d], k [b, g, s, d], v [b, g, s, e]")
     if exact_quotient(q.shape[1], k.shape[1]) is None:
-        raise BuildError(f"attention with {q.shape[1]} query heads on {k.shape[1]} key heads", why="query heads must be a multiple of key heads", fix="repeat the key heads")
+        raise BuildError(f"attention with {q.shape[1]} query heads on {k.shape[1]} key heads",
+                         why="query heads must be a multiple of key heads", fix="repeat the key heads")
     if attrs["mask"] not in ("none", "causal", "window") or (attrs["mask"] == "window") != (attrs["window"] > 0):
-        raise BuildError(f"attention mask {attrs['mask']!r} with window {attrs['window']}", fix="mask is none, causal, or window with window >= 1")
+        raise BuildError(f"attention mask {attrs['mask']!r} with window {attrs['window']}",
+                         fix="mask is none, causal, or window with window >= 1")
     scores = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
     if mask and broadcast([mask[0].shape, scores]) != scores:
         raise BuildError(f"attention mask {mask[0]}", why=f"it does not broadcast to {shape_text(scores)}", fix="give it axes of size 1")
@@ -210,9 +229,11 @@ def rotated(x: TensorType, position: TensorType, *freq: TensorType, theta: float
     if style not in ("half", "interleaved"):
         raise BuildError(f"rope style {style!r}", fix="half (channel i with i + dims/2) or interleaved (2i with 2i+1)")
     if not isinstance(turning, int) or turning % 2 or turning > upper(x.shape[-1]):
-        raise BuildError(f"rope over {turning} of {x.shape[-1]} channels", why="an even number of existing channels is needed", fix="set dims to how many turn")
+        raise BuildError(f"rope over {turning} of {x.shape[-1]} channels", why="an even number of existing channels is needed",
+                         fix="set dims to how many turn")
     if broadcast([position.shape, x.shape[:-1]]) != x.shape[:-1]:
-        raise BuildError(f"rope of {x} at positions {position}", why=f"positions must broadcast to {shape_text(x.shape[:-1])}", fix="give one position for each row")
+        raise BuildError(f"rope of {x} at positions {position}", why=f"positions must broadcast to {shape_text(x.shape[:-1])}",
+                         fix="give one position for each row")
     if freq and freq[0].shape != (turning // 2,):
         raise BuildError(f"rope frequencies {freq[0]}", why=f"there must be {turning // 2}", fix="give one for each pair of channels")
     return x.shape
@@ -222,10 +243,12 @@ def unpacked(*planes: TensorType, encoding: str, shape: Shape) -> Shape:
     from rlxpy.ir.encoding import encoding as look_up
 
     if not shape or not isinstance(shape[-1], int):
-        raise BuildError(f"packed shape {shape_text(shape)}", why="the last axis holds the blocks and must be a known size", fix="write the size out")
+        raise BuildError(f"packed shape {shape_text(shape)}", why="the last axis holds the blocks and must be a known size",
+                         fix="write the size out")
     wanted = tuple(TensorType(s, d) for _, s, d in look_up(encoding).planes(shape))  # type: ignore[arg-type]  # leading dims pass through
     if tuple(planes) != wanted:
-        raise BuildError(f"{encoding} weights of {shape_text(shape)}", why=f"planes are {', '.join(map(str, planes))}, needed are {', '.join(map(str, wanted))}",
+        raise BuildError(f"{encoding} weights of {shape_text(shape)}",
+                         why=f"planes are {', '.join(map(str, planes))}, needed are {', '.join(map(str, wanted))}",
                          fix="pack the weights in this encoding and shape")
     return shape
 
@@ -233,7 +256,8 @@ def unpacked(*planes: TensorType, encoding: str, shape: Shape) -> Shape:
 def packed_product(x: TensorType, *planes: TensorType, encoding: str, shape: Shape) -> Shape:
     unpacked(*planes, encoding=encoding, shape=shape)
     if len(shape) != 2 or x.rank < 1 or x.shape[-1] != shape[1]:
-        raise BuildError(f"qmatmul of {x} with weights {shape_text(shape)}", why=f"{x.shape[-1] if x.rank else 'no'} columns meet {shape[-1]}",
+        raise BuildError(f"qmatmul of {x} with weights {shape_text(shape)}",
+                         why=f"{x.shape[-1] if x.rank else 'no'} columns meet {shape[-1]}",
                          fix="transpose x, or name the shape of the weights [rows, columns]")
     return (*x.shape[:-1], shape[0])
 
@@ -246,7 +270,8 @@ def filled(*_: TensorType, shape: Shape, axis: int, to: DType) -> Shape:
 def body_shapes(*ts: TensorType, kind: str, body: Any) -> list[Shape]:
     wanted = tuple(n.types[0] for n in body.inputs)
     if tuple(ts) != wanted:
-        raise BuildError(f"fused {kind} of {', '.join(map(str, ts))}", why=f"its chain takes {', '.join(map(str, wanted))}", fix="give the inputs of the chain, in order")
+        raise BuildError(f"fused {kind} of {', '.join(map(str, ts))}", why=f"its chain takes {', '.join(map(str, wanted))}",
+                         fix="give the inputs of the chain, in order")
     return [t.shape for t in body.output_types]
 
 

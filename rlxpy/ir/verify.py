@@ -65,7 +65,7 @@ def _fault(graph: Graph, position: int, n: Node, sound: set[Graph]) -> str | Non
             return f"{field}: {why} at {where}"
         sound.add(body)
     try:
-        wanted = infer(n.op, n.attrs, tuple(graph.type(r) for r in n.inputs))
+        wanted = infer(n.op, n.attrs, tuple([graph.nodes[r.node].types[r.out] for r in n.inputs]))
     except Exception as e:  # a rule may meet parameters that nobody's code would make
         return str(e) if isinstance(e, RlxError) else f"{type(e).__name__}: {e}"
     return None if wanted == n.types else f"its row infers {', '.join(map(str, wanted))}"

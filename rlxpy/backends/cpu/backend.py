@@ -1,0 +1,60 @@
+"""The CPU backend: a plan becomes C, C becomes a library, the library runs on this machine's threads."""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from rlxpy.backends.cpu.build import build, prelude
+from rlxpy.backends.cpu.compilers import Compiler, find_compiler
+from rlxpy.backends.cpu.execute import CpuGraph
+from rlxpy.backends.cpu.isa import Isa, detect
+from rlxpy.backends.cpu.kernel import Kernel, Site
+from rlxpy.backends.cpu.library import library
+from rlxpy.backends.cpu.matmul import tile_columns, tile_rows
+from rlxpy.backends.cpu.program import Program, write
+from rlxpy.backends.cpu.quant import LEFT_ROWS
+from rlxpy.backends.host import FUSED_KINDS, LIBRARY
+from rlxpy.backends.templates import read, render
+from rlxpy.errors import BackendMissing
+from rlxpy.extend.backend import BackendSpec, Device
+from rlxpy.extend.kernels import KernelSearchPath
+from rlxpy.extend.plan import Plan, Step
+from rlxpy.ir.dtypes import Array
+
+
+@dataclass(frozen=True)
+class Cpu:
+    @cached_property
+    def isa(self) -> Isa:
+        return detect()
+
+    @cached_property
+    def spec(self) -> BackendSpec:
+        return BackendSpec(Device("cpu"), KernelSearchPath((library(self.isa),)), fuses=frozenset(FUSED_KINDS), host=KernelSearchPath((LIBRARY,)),
+                           facts={"isa": self.isa.name})
+
+    def missing(self) -> str | None:
+        found = find_compiler()
+        return found if isinstance(found, str) else None
+
+    def load(self, plan: Plan, params: Mapping[str, Array], *, debug: bool = False) -> CpuGraph:
+        compiler = find_compiler()
+        if not isinstance(compiler, Compiler):
+            raise BackendMissing("the cpu backend needs a C compiler", why=compiler, fix="pip install 'rlxpy[cc]', or use device='reference'")
+        program = self.program(plan)
+        return CpuGraph(plan, program, build(program.source, self.isa, compiler), params, debug)
+
+    def program(self, plan: Plan) -> Program:
+        """The C of a plan."""
+        isa = self.isa
+        head = "\n".join([prelude(), f"enum {{ RLX_SYMBOLS = {len(plan.graph.symbols)} }};", read("cpu/runtime.h"),
+                             render("cpu/tile.h.j2", MR=tile_rows(isa), NV=2, VL=isa.vector, NR=tile_columns(isa)),
+                             render("cpu/dots.h.j2", MR=LEFT_ROWS, VL=isa.vector)])
+        return write(plan, head, emitter_of)
+
+
+def emitter_of(step: Step) -> Callable[[Site], Kernel] | None:
+    """A step's emitter; None for the host tier."""
+    row = step.choice.row
+    return row.launch if step.choice.tier == "kernel" and row is not None and callable(row.launch) else None

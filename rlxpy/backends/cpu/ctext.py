@@ -1,0 +1,73 @@
+"""C text of what the compiler knows: sizes, types, literals and names."""
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+
+from rlxpy.ir.dims import Dim, Quotient, SymDim
+from rlxpy.ir.dtypes import DType
+
+# storage types of the prelude; 16-bit and 8-bit floats are stored as integers and computed in f32
+STORAGE = {DType.BOOL: "u8", DType.I4: "i8", DType.U4: "u8", DType.F4E2M1: "u8", DType.F8E4M3FN: "u8", DType.F8E5M2: "u8", DType.F16: "u16", DType.BF16: "u16",
+           DType.C64: "u64", DType.C128: "rlx_pair"}  # complex numbers are only moved
+VALUE = {DType.F16: "f32", DType.BF16: "f32", DType.F8E4M3FN: "f32", DType.F8E5M2: "f32", DType.F4E2M1: "f32", DType.BOOL: "_Bool"}
+
+
+def storage(d: DType) -> str:
+    """C type of an element in memory."""
+    return STORAGE.get(d, d.text)
+
+
+def value(d: DType) -> str:
+    """C type that arithmetic on the element uses."""
+    return VALUE.get(d, d.text)
+
+
+def dim(d: Dim) -> str:
+    """A size as a C expression over the symbols' names."""
+    if isinstance(d, int):
+        return str(d)
+    terms = []
+    for monomial, c in d.terms:
+        factors = [_atom(a) for a in monomial]
+        if c != 1 or not factors:
+            factors.insert(0, str(c))
+        terms.append("*".join(factors))
+    return terms[0] if len(terms) == 1 else f"({' + '.join(terms)})"
+
+
+def size_name(symbol: str) -> str:
+    """C name of a symbol: it cannot meet a name of ours."""
+    return f"size_{symbol}"
+
+
+def _atom(a: Any) -> str:
+    return f"rlx_floor_quotient({dim(a.num)}, {a.den})" if isinstance(a, Quotient) else size_name(a.name)
+
+
+def names(*dims: Dim) -> set[str]:
+    """Symbols that sizes mention."""
+    return {s.name for d in dims if isinstance(d, SymDim) for s in d.symbols()}
+
+
+def literal(v: Any, d: DType) -> str:
+    """One constant, bit for bit: hexadecimal floats, and integers with their suffix."""
+    if d is DType.BOOL:
+        return f"(_Bool){int(v)}"
+    if d.is_integer:
+        low = int(v) == d.range[0] and d.kind == "i"
+        suffix = {"i64": "LL", "u64": "ULL", "u32": "U"}.get(d.text, "")
+        return f"({int(v) + 1}{suffix}-1)" if low else f"{int(v)}{suffix}"
+    x = float(v)
+    if np.isnan(x):
+        return "((f64)__builtin_nan(\"\"))" if d is DType.F64 else "((f32)__builtin_nanf(\"\"))"
+    if np.isinf(x):
+        return f"({'-' if x < 0 else ''}(f64)__builtin_inf())" if d is DType.F64 else f"({'-' if x < 0 else ''}(f32)__builtin_inff())"
+    return x.hex() if d is DType.F64 else f"{x.hex()}f"
+
+
+def comment(text: str) -> str:
+    """Text that cannot end a C comment."""
+    return re.sub(r"[^\x20-\x7e]", "?", text).replace("*/", "* /")

@@ -1,0 +1,174 @@
+"""A compiled plan: memory for it, weights laid out for its kernels, and the call into C."""
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlxpy.backends.cpu import threads
+from rlxpy.backends.cpu.kernel import Packed
+from rlxpy.backends.cpu.program import Program
+from rlxpy.backends.memory import view as place
+from rlxpy.errors import IndexOutOfRange, InputError
+from rlxpy.extend.plan import Plan, Space
+from rlxpy.ir.dims import Sizes
+from rlxpy.ir.dtypes import Array
+from rlxpy.ir.graph import Ref
+from rlxpy.ir.op import Op
+
+ALIGN_NBYTES = 64
+POOL_NBYTES = 4096  # of the C struct rlx_pool, with room
+ERROR_WORDS = 3     # after the sizes: failed node + 1, index, bound
+
+
+def aligned_bytes(nbytes: int, make: Any = np.empty) -> Array:
+    """uint8 [nbytes] starting on a cache line."""
+    raw = make(nbytes + ALIGN_NBYTES, np.uint8)
+    start = -raw.ctypes.data % ALIGN_NBYTES
+    return np.asarray(raw[start:start + nbytes])
+
+
+@dataclass(frozen=True)
+class Weights:
+    """One set of weights: arrays kept alive, and their addresses in the order that the program reads."""
+
+    by_buffer: Mapping[int, Array]
+    packed: tuple[Array, ...]
+    table: Any  # ctypes array of void *
+
+
+class State:
+    """Persistent memory of one conversation, and the lock that keeps its calls apart."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.memory, self.lock = plan, aligned_bytes(plan.nbytes[Space.STATE], np.zeros), threading.Lock()
+
+
+@dataclass(frozen=True)
+class Arena:
+    arena: Array
+    input: Array
+    pool: Array
+
+
+class CpuGraph:
+    """Calls may come from several threads: each has an arena of its own."""
+
+    def __init__(self, plan: Plan, program: Program, library: Path, params: Mapping[str, Array], debug: bool) -> None:
+        self.plan, self.program, self.debug = plan, program, debug
+        self._library = ctypes.CDLL(str(library))
+        self._run = self._library.rlx_run
+        self._run.restype = None
+        self._buffers = {n.name: plan.places[n.refs[0]].buffer for n in plan.graph.params}
+        consts = {plan.places[n.refs[0]].buffer: n.attrs.value.array for n in plan.graph if n.op is Op.CONST}  # type: ignore[attr-defined]
+        self._arrays: dict[int, Array] = {**consts, **{self._buffers[k]: np.asarray(a, order="C") for k, a in params.items()}}
+        self._weights = self._lay_out(self._arrays, None)
+        self._idle: deque[Arena] = deque()
+
+    # ---- weights
+    def set_params(self, arrays: Mapping[str, Array]) -> None:
+        """Everything that a run reads is replaced at once; a run under way keeps the old set."""
+        old = self._arrays
+        self._arrays = {**old, **{self._buffers[name]: np.asarray(a, order="C") for name, a in arrays.items()}}
+        self._weights = self._lay_out(self._arrays, {self._buffers[n] for n in arrays})
+
+    def _lay_out(self, arrays: Mapping[int, Array], changed: set[int] | None) -> Weights:
+        packed = tuple(self._weights.packed[i] if changed is not None and p.buffer not in changed else pack(arrays[p.buffer], p)
+                       for i, p in enumerate(self.program.packs))
+        addresses = [arrays[i].ctypes.data if i in arrays else 0 for i in range(len(self.plan.buffers))]
+        table = (ctypes.c_void_p * (len(addresses) + len(packed)))(*addresses, *(a.ctypes.data for a in packed))
+        return Weights(arrays, packed, table)
+
+    def new_state(self) -> State:
+        return State(self.plan)
+
+    # ---- running
+    def run(self, inputs: Sequence[Array], sizes: Sizes, outputs: Sequence[Array], state: State | None) -> None:
+        weights = self._weights
+        with self._memory() as m, self._locked(state) as kept:
+            if self.debug:
+                m.arena.fill(0xFF)  # NaN in every float type: a read of unwritten memory shows
+            spaces = {Space.ARENA: m.arena, Space.INPUT: m.input, Space.STATE: kept}
+            for node, given in zip(self.plan.graph.inputs, inputs, strict=True):
+                self.view(spaces, weights, node.refs[0], sizes)[...] = given
+            self._segments(m, kept, spaces, weights, sizes)
+            for out, r in zip(outputs, self.plan.graph.outputs, strict=True):
+                out[...] = self.view(spaces, weights, r, sizes)
+            moved = [(self.view(spaces, weights, new, sizes).copy(), old) for new, old in self.plan.commits]
+            for value, old in moved:
+                self.view(spaces, weights, old, sizes)[...] = value
+
+    def _segments(self, m: Arena, kept: Array, spaces: Mapping[Space, Array], weights: Weights, sizes: Sizes) -> None:
+        words = (ctypes.c_int64 * (len(self.program.symbols) + ERROR_WORDS))(*(sizes[s] for s in self.program.symbols))
+        args = (m.arena.ctypes.data, m.input.ctypes.data, kept.ctypes.data, weights.table, words)
+        for s in self.program.segments:
+            if s.host is None:
+                m.pool[:] = 0
+                threads.run(lambda count, s=s: self._run(ctypes.c_void_p(m.pool.ctypes.data), count, *map(_pointer, args), ctypes.c_int64(s.lo), ctypes.c_int64(s.hi)),  # type: ignore[misc]
+                            threads.threads())
+                self._check(words)
+            else:
+                node = s.host.node
+                row = s.host.choice.row
+                assert row is not None, "the host tier is made of rows"
+                assert callable(row.launch), "of NumPy functions"
+                with np.errstate(all="ignore"):
+                    row.launch([self.view(spaces, weights, r, sizes) for r in node.inputs], [self.view(spaces, weights, r, sizes) for r in node.refs],
+                               node.attrs.bind(sizes).params())
+
+    def _check(self, words: Any) -> None:
+        failed, index, bound = words[len(self.program.symbols):]
+        if failed:
+            node = self.plan.graph[int(failed) - 1]
+            raise IndexOutOfRange(f"{node.label}: index {index}", where=node.where, why=f"the axis has {bound} elements, so indices are {-bound}..{bound - 1}",
+                                  fix="check the indices, as in clamp")
+
+    @contextmanager
+    def _memory(self) -> Iterator[Arena]:
+        try:
+            m = self._idle.pop()
+        except IndexError:
+            m = Arena(aligned_bytes(self.plan.nbytes[Space.ARENA]), aligned_bytes(self.plan.nbytes[Space.INPUT]), aligned_bytes(POOL_NBYTES))
+        try:
+            yield m
+        finally:
+            self._idle.append(m)
+
+    @contextmanager
+    def _locked(self, state: State | None) -> Iterator[Array]:
+        if state is None:
+            yield np.empty(0, np.uint8)
+            return
+        if not isinstance(state, State) or state.plan is not self.plan:
+            raise InputError(f"state {state!r} is not one of this graph", why="memory of another graph has another layout", fix="make it with new_state() of the graph that runs")
+        with state.lock:
+            yield state.memory
+
+    def view(self, spaces: Mapping[Space, Array], weights: Weights, r: Ref, sizes: Sizes) -> Array:
+        """A value where the plan put it."""
+        return place(self.plan, r, sizes, spaces, weights.by_buffer)
+
+
+def _pointer(value: Any) -> Any:
+    return ctypes.c_void_p(value) if isinstance(value, int) else value
+
+
+def pack(array: Array, p: Packed) -> Array:
+    """[columns / width][depth][width] f32, the last panel filled with zeros."""
+    flat, item = array.reshape(-1), array.itemsize
+    matrix: Array = np.ndarray((p.depth, p.columns), flat.dtype, flat, p.offset * item, (p.strides[0] * item, p.strides[1] * item))
+    panels = -(-p.columns // p.width)
+    out = aligned_bytes(panels * p.depth * p.width * 4).view(np.float32).reshape(panels, p.depth, p.width)
+    whole = p.columns // p.width
+    out[:whole] = matrix[:, :whole * p.width].reshape(p.depth, whole, p.width).swapaxes(0, 1)
+    if whole < panels:
+        out[whole] = 0
+        out[whole, :, :p.columns - whole * p.width] = matrix[:, whole * p.width:]
+    return out

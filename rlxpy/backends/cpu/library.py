@@ -1,0 +1,45 @@
+"""The CPU's kernel rows: which emitter serves which op, and what it asks of the operands."""
+from __future__ import annotations
+
+from rlxpy.backends.cpu import elementwise, matmul, movement, quant, reduction, rows
+from rlxpy.backends.cpu.isa import Isa
+from rlxpy.extend.kernels import Constraint, KernelLibrary, KernelRow
+from rlxpy.ir.dtypes import DType
+from rlxpy.ir.op import ELEMENTWISE, Op
+
+# what generated code computes with; the others run on the host tier
+NUMBERS = tuple(d.text for d in DType if d.bits >= 8 and not d.is_complex)
+FLOATS = ("f16", "bf16", "f32", "f64")
+REDUCTIONS = (Op.SUM, Op.PROD, Op.MEAN, Op.MAX, Op.MIN, Op.ANY, Op.ALL)
+
+
+def library(isa: Isa) -> KernelLibrary:
+    number, single = Constraint("out.dtype", "IN", NUMBERS), Constraint("out.dtype", "EQ", "f32")
+    read, inside = Constraint("in0.dtype", "IN", NUMBERS), Constraint("body.dtypes", "WITHIN", NUMBERS)
+    floating = Constraint("out.dtype", "IN", FLOATS)
+    product, packed = matmul.emitter(isa), quant.emitter(isa)
+    return KernelLibrary("cpu", (
+        *(KernelRow(op.text, op, elementwise.emit, constraints=(number, read), doc="one loop nest") for op in Op if op in ELEMENTWISE),
+        KernelRow("fused.elementwise", Op.FUSED, elementwise.emit, kind="elementwise", constraints=(inside,), doc="one loop nest, one write"),
+        KernelRow("fused.reduce", Op.FUSED, reduction.emit, kind="reduce", constraints=(inside,), doc="a reduction with what feeds it"),
+        *(KernelRow(op.text, op, reduction.emit, constraints=(number,)) for op in REDUCTIONS),
+        KernelRow("matmul", Op.MATMUL, product, constraints=(number,), doc="packed weights through register tiles, plain loops otherwise"),
+        *(KernelRow(f"fused.{kind}", Op.FUSED, product, kind=kind, constraints=(inside, Constraint("body.ops", "HAS", "matmul")), doc="products and their epilogue")
+          for kind in ("matmul", "gated_mlp")),
+        *(KernelRow(f"fused.q{kind}", Op.FUSED, packed, kind=kind, constraints=(single, Constraint("qmatmul.encoding", "IN", quant.BLOCKS)),
+                    doc="products with packed weights and their epilogue") for kind in ("matmul", "gated_mlp")),
+        KernelRow("qmatmul", Op.QMATMUL, packed, constraints=(single, Constraint("attrs.encoding", "IN", quant.BLOCKS)), doc="weights decoded four rows at a time"),
+        KernelRow("dequantize", Op.DEQUANTIZE, quant.emit_dequantize, constraints=(Constraint("attrs.encoding", "IN", quant.BLOCKS),)),
+        *(KernelRow(op.text, op, rows.emit_rows, constraints=(floating, Constraint("attrs.axis", "EQ", -1)), doc="row by row") for op in (Op.SOFTMAX, Op.LOG_SOFTMAX)),
+        *(KernelRow(op.text, op, rows.emit_rows, constraints=(floating,), doc="row by row") for op in (Op.LAYER_NORM, Op.RMS_NORM)),
+        KernelRow("attention", Op.ATTENTION, rows.emit_attention, ("q", "k", "v", "mask"), constraints=(single, Constraint("k.shape[2]", "LE", rows.LONGEST_ROW)),
+                  doc="a row of scores at a time"),
+        KernelRow("rope", Op.ROPE, rows.emit_rope, constraints=(floating,), doc="angles in f64"),
+        *(KernelRow(op.text, op, elementwise.emit_copy, doc="a copy, where no view says it") for op in (Op.RESHAPE,)),
+        KernelRow("concat", Op.CONCAT, movement.emit_concat),
+        KernelRow("pad", Op.PAD, movement.emit_pad, constraints=(number,)),
+        KernelRow("gather", Op.GATHER, movement.emit_gather),
+        KernelRow("kv_append", Op.KV_APPEND, movement.emit_append),
+        KernelRow("iota", Op.IOTA, movement.emit_iota, constraints=(number,)),
+        KernelRow("size", Op.SIZE, movement.emit_size),
+    ))

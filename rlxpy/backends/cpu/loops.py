@@ -1,0 +1,81 @@
+"""Loop nests: which axes of an elementwise walk can be one, and how each operand steps through them."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlxpy.backends.cpu import ctext
+from rlxpy.ir.dims import Dim, Shape, product, upper
+from rlxpy.ir.layout import Layout
+
+TASK_NUMEL = 1 << 13  # elements a task handles: enough to hide its cost, small enough to share among threads
+
+
+@dataclass(frozen=True)
+class Nest:
+    """sizes of the loops, outermost first, and for every operand its strides along them; broadcast axes have stride 0."""
+
+    sizes: Shape
+    strides: tuple[Shape, ...]
+
+    @property
+    def inner(self) -> Dim:
+        return self.sizes[-1]
+
+    @property
+    def outer(self) -> Shape:
+        return self.sizes[:-1]
+
+    def offset(self, operand: int) -> str:
+        """C expression of an operand's offset at outer indices i0, i1, .."""
+        terms = [f"i{k}*{ctext.dim(s)}" if s != 1 else f"i{k}" for k, s in enumerate(self.strides[operand][:-1]) if s != 0]
+        return " + ".join(terms) or "0"
+
+    def step(self, operand: int) -> str:
+        """Index of an operand in the inner loop over j."""
+        s = self.strides[operand][-1]
+        return "0" if s == 0 else "j" if s == 1 else f"j*{ctext.dim(s)}"
+
+
+def aligned(shape: Shape, layout: Layout, to: Shape) -> Shape:
+    """Strides of a value seen at a larger shape: axes it stretches over have stride 0."""
+    lead = len(to) - len(shape)
+    return (*(0,) * lead, *(0 if d == 1 and t != 1 else s for d, s, t in zip(shape, layout.strides, to[lead:], strict=True)))
+
+
+def nest(shape: Shape, operands: tuple[Shape, ...]) -> Nest:
+    """Axes of size 1 dropped, neighbours merged wherever every operand walks them as one."""
+    sizes: list[Dim] = []
+    strides: list[list[Dim]] = [[] for _ in operands]
+    for axis, size in enumerate(shape):
+        if size == 1:
+            continue
+        here = [o[axis] for o in operands]
+        if sizes and all(s[-1] == h * size for s, h in zip(strides, here, strict=True)):
+            sizes[-1] = sizes[-1] * size
+            for s, h in zip(strides, here, strict=True):
+                s[-1] = h
+        else:
+            sizes.append(size)
+            for s, h in zip(strides, here, strict=True):
+                s.append(h)
+    if not sizes:
+        return Nest((1,), tuple((0,) for _ in operands))
+    return Nest(tuple(sizes), tuple(map(tuple, strides)))
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """How a nest's rows are dealt out: `rows` rows a task, or blocks of a row that is itself long."""
+
+    count: str      # C expression
+    rows: int       # outer rows of one task
+    block: int      # inner elements of one task when a row is split, 0 otherwise
+
+
+def tasks(n: Nest) -> Tasks:
+    outer = product(n.outer)
+    longest = max(upper(n.inner), 1)
+    if longest >= 2 * TASK_NUMEL and outer == 1:
+        return Tasks(f"rlx_ceil_quotient({ctext.dim(n.inner)}, {TASK_NUMEL})", 1, TASK_NUMEL)
+    rows = max(1, TASK_NUMEL // longest)
+    return Tasks(f"rlx_ceil_quotient({ctext.dim(outer)}, {rows})", rows, 0)

@@ -1,0 +1,111 @@
+"""One C translation unit of a plan: the prelude, each distinct kernel once, and the steps that call them."""
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rlxpy.backends.cpu import ctext
+from rlxpy.backends.cpu.kernel import Kernel, Packed, Site, site_of
+from rlxpy.backends.cpu.quant import decoder
+from rlxpy.extend.plan import Plan, Step
+from rlxpy.ir.dims import symbols
+from rlxpy.ir.text import show_node
+
+
+@dataclass(frozen=True)
+class Program:
+    """`source` exports rlx_run.  `symbols` is the order of sizes; `packs` are weights to lay out anew, after the plan's buffers in
+    `fixed`; `segments` are runs of steps in C, cut where a step belongs to the host."""
+
+    source: str
+    symbols: tuple[str, ...]
+    packs: tuple[Packed, ...]
+    segments: tuple[Segment, ...]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Steps lo..hi of the C program, or one step of the host tier."""
+
+    lo: int
+    hi: int
+    host: Step | None = None
+
+
+def write(plan: Plan, prelude: str, emitter: Callable[[Step], Callable[[Site], Kernel] | None]) -> Program:
+    """`emitter` gives a step's emitter, None for the host tier."""
+    names = tuple(sorted(_symbols(plan)))
+    kernels: dict[tuple[Any, ...], str] = {}
+    functions: list[str] = []
+    decoders: set[str] = set()
+    calls: list[str] = []
+    packs: list[Packed] = []
+    segments: list[Segment] = []
+    for step in plan.steps:
+        emit = emitter(step)
+        if emit is None:
+            segments.append(Segment(len(calls), len(calls), step))
+            continue
+        k = emit(site_of(plan, step))
+        decoders |= k.needs
+        key = (k.params, k.body, k.sizes)
+        if key not in kernels:
+            kernels[key] = f"k{len(kernels)}_{_word(step.node.kind or step.node.op.text)}"
+            functions.append(_function(kernels[key], k, names, show_node(step.node)))
+        args = ", ".join(_argument(a, packs, len(plan.buffers)) for a in k.call)
+        calls.append(f"    case {len(calls)}: /* {ctext.comment(show_node(step.node))}{'  ' + ctext.comment(step.node.where) if step.node.where else ''} */\n"
+                     f"      RLX_TASKS({k.tasks}, {kernels[key]}(size, {args}, t0, t1)) break;")
+        if segments and segments[-1].host is None:
+            segments[-1] = Segment(segments[-1].lo, len(calls))
+        else:
+            segments.append(Segment(len(calls) - 1, len(calls)))
+    sizes = "".join(f"  const i64 {ctext.size_name(n)} = size[{i}]; (void){ctext.size_name(n)};\n" for i, n in enumerate(names))
+    source = "\n".join([prelude, *map(decoder, sorted(decoders)), *functions, RUN.replace("@SIZES@", sizes).replace("@CASES@", "\n".join(calls))])
+    return Program(source, names, tuple(packs), tuple(segments))
+
+
+RUN = """
+/* Steps lo..hi in order; every thread of the pool runs this, and a barrier follows each step. */
+static void rlx_steps(rlx_pool *pool, char *arena, char *input, char *state, void *const *fixed, const i64 *size, i64 lo, i64 hi) {
+  (void)arena; (void)input; (void)state; (void)fixed; (void)size;
+@SIZES@  for (i64 step = lo; step < hi; step++) {
+    switch (step) {
+@CASES@
+    }
+    rlx_barrier(pool, step);
+  }
+}
+
+RLX_EXPORT void rlx_run(rlx_pool *pool, int threads, char *arena, char *input, char *state, void *const *fixed, const i64 *size, i64 lo, i64 hi) {
+  __atomic_store_n(&pool->threads, threads, __ATOMIC_RELAXED);  /* every thread of a call stores the same number */
+  rlx_steps(pool, arena, input, state, fixed, size, lo, hi);
+}
+"""
+
+
+def _function(name: str, k: Kernel, names: tuple[str, ...], title: str) -> str:
+    sizes = "".join(f"  const i64 {ctext.size_name(n)} = size[{names.index(n)}];\n" for n in sorted(k.sizes))
+    body = "\n".join("  " + line for line in k.body.splitlines())
+    return (f"/* {ctext.comment(title)} */\nstatic RLX_NOINLINE void {name}(const i64 *size, {', '.join(k.params)}, i64 t0, i64 t1) {{\n"
+            f"  (void)size;\n{sizes}{body}\n}}\n")
+
+
+def _argument(a: str | Packed, packs: list[Packed], buffers: int) -> str:
+    if isinstance(a, str):
+        return a
+    if a not in packs:
+        packs.append(a)
+    return f"(const f32 *)fixed[{buffers + packs.index(a)}]"
+
+
+def _word(text: str) -> str:
+    return re.sub(r"\W+", "_", text)
+
+
+def _symbols(plan: Plan) -> set[str]:
+    found = set(plan.graph.symbols)
+    for p in plan.places.values():
+        found |= set(symbols((*p.layout.strides, p.layout.offset)))
+    return found

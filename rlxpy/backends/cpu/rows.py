@@ -1,0 +1,77 @@
+"""Kernels of the model's blocks: softmax and norms by rows, attention, rope."""
+from __future__ import annotations
+
+from math import log
+
+from rlxpy.backends.cpu import ctext, scalar
+from rlxpy.backends.cpu.elementwise import arguments, indent, params, unravel
+from rlxpy.backends.cpu.kernel import Kernel, Operand, Site, symbols_used
+from rlxpy.backends.cpu.loops import TASK_NUMEL, aligned
+from rlxpy.backends.templates import render
+from rlxpy.ir.dims import Dim, product, upper
+from rlxpy.ir.dtypes import DType
+
+QUERY_BLOCK = 8        # queries of one attention task
+LONGEST_ROW = 1 << 16  # keys whose scores fit a thread's stack
+
+
+def emit_rows(site: Site) -> Kernel:
+    """softmax, log_softmax, layer_norm, rms_norm over a contiguous last axis."""
+    x, out, d = site.ins[0], site.out, site.out.dtype
+    acc = d.accumulator
+    width, rows = x.shape[-1], product(x.shape[:-1])
+    per_task = max(1, TASK_NUMEL // max(1, upper(width)))
+    text = render("cpu/rows.c.j2", kind=site.node.op.text, width=ctext.dim(width), rows=ctext.dim(rows), per_task=per_task, c=x.c, T=ctext.value(acc),
+                  least=ctext.literal(-float("inf"), acc), narrow=d is not acc, load=lambda t: scalar.load(d, t), store=lambda t: scalar.store(d, t),
+                  operands=len(site.ins), eps=ctext.literal(getattr(site.node.attrs, "eps", 0.0), acc))
+    return Kernel(params(site.ins, out), text, arguments(site.ins, out), f"rlx_ceil_quotient({ctext.dim(rows)}, {per_task})", symbols_used(site))
+
+
+def emit_attention(site: Site) -> Kernel:
+    q, k, v = site.ins[:3]
+    a = site.node.attrs
+    b, h, t, d = q.shape
+    s = k.shape[2]
+    scores = (b, h, t, s)
+    mask = site.ins[3] if len(site.ins) > 3 else None
+    text = render("cpu/attention.c.j2", heads=ctext.dim(h), group=f"({ctext.dim(h)}/{ctext.dim(k.shape[1])})", T=ctext.dim(t), S=ctext.dim(s), D=ctext.dim(d),
+                  DV=ctext.dim(v.shape[3]), block=QUERY_BLOCK, longest=upper(s), scale=ctext.literal(a.scale, DType.F32),  # type: ignore[attr-defined]
+                  softcap=ctext.literal(a.softcap, DType.F32) if a.softcap else "", causal=a.mask != "none", window=a.window,  # type: ignore[attr-defined]
+                  q_at=_at(q, ("b", "h", "i")), k_at=_at(k, ("b", "g")), v_at=_at(v, ("b", "g")), k_step=ctext.dim(k.layout.strides[2]),
+                  v_step=ctext.dim(v.layout.strides[2]), q_channel=ctext.dim(q.layout.strides[3]),
+                  mask="" if mask is None else "bool" if mask.dtype is DType.BOOL else "add",
+                  mask_at="" if mask is None else _sum(aligned(mask.shape, mask.layout, scores), ("b", "h", "i", "s")))
+    blocks = f"{ctext.dim(product((b, h)))}*rlx_ceil_quotient({ctext.dim(t)}, {QUERY_BLOCK})"
+    return Kernel(params(site.ins, site.out), text, arguments(site.ins, site.out), blocks, symbols_used(site))
+
+
+def _at(o: Operand, index: tuple[str, ...]) -> str:
+    return _sum(o.layout.strides, index)
+
+
+def _sum(strides: tuple[Dim, ...], index: tuple[str, ...]) -> str:
+    return " + ".join(f"{i}*{ctext.dim(s)}" for i, s in zip(index, strides, strict=False) if s != 0) or "0"
+
+
+def emit_rope(site: Site) -> Kernel:
+    """Pairs of channels turned by an angle kept in f64; a row of the result is one position of one head."""
+    x, pos = site.ins[:2]
+    out, a, d = site.out, site.node.attrs, site.out.dtype
+    n = a.dims or x.shape[-1]  # type: ignore[attr-defined]
+    assert isinstance(n, int)
+    lead, width = x.shape[:-1], x.shape[-1]
+    rows = product(lead)
+    place = aligned(pos.shape, pos.layout, lead)
+    turn = f"(f64){scalar.load(site.ins[2].dtype, 'x2[c]')}" if len(site.ins) > 2 else f"rlx_exp((f64)c*{ctext.literal(-log(a.theta) * 2 / n, DType.F64)})"  # type: ignore[attr-defined]
+    first, second = ("c", f"c + {n // 2}") if a.style == "half" else ("2*c", "2*c + 1")  # type: ignore[attr-defined]
+    step = ctext.dim(x.layout.strides[-1])
+    value = ctext.value(d)
+    lines = [f"const i64 r1 = rlx_least(t1*32, {ctext.dim(rows)});", "for (i64 r = t0*32; r < r1; r++) {", *indent(unravel(lead)),
+             f"  const {x.c} *p = x0 + {_sum(x.layout.strides[:-1], tuple(f'i{k}' for k in range(len(lead))))}; {out.c} *q = y + r*{ctext.dim(width)};",
+             f"  const f64 at = (f64)x1[{_sum(place, tuple(f'i{k}' for k in range(len(lead))))}];",
+             f"  for (i64 c = 0; c < {n // 2}; c++) {{",
+             f"    const f64 angle = at*{turn};", f"    const {value} co = ({value})rlx_cos(angle), si = ({value})rlx_sin(angle);",
+             f"    const {value} u = {scalar.load(d, f'p[({first})*{step}]')}, w = {scalar.load(d, f'p[({second})*{step}]')};",
+             f"    q[{first}] = {scalar.store(d, 'u*co - w*si')}; q[{second}] = {scalar.store(d, 'w*co + u*si')};", "  }",
+             f"  for (i64 c = {n}; c < {ctext.dim(width)}; c++) q[c] = p[c*{step}];", "}"]
+    return Kernel(params(site.ins, out), "\n".join(lines), arguments(site.ins, out), f"rlx_ceil_quotient({ctext.dim(rows)}, 32)", symbols_used(site))

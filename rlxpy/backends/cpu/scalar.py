@@ -1,0 +1,62 @@
+"""A chain of elementwise ops as C statements over one element: the op table's `scalar` column, filled in."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rlxpy.backends.cpu import ctext
+from rlxpy.ir.dtypes import DType
+from rlxpy.ir.graph import Graph, Node, Ref
+from rlxpy.ir.op import Op
+
+
+@dataclass(frozen=True)
+class Chain:
+    """`lines` compute; `result` is the C expression of the chain's value."""
+
+    lines: tuple[str, ...]
+    result: str
+    dtype: DType
+
+
+def load(d: DType, text: str) -> str:
+    """An element in memory as a value to compute with."""
+    return f"rlx_load_{d.text}({text})" if d in ctext.VALUE and d is not DType.BOOL else text
+
+
+def store(d: DType, text: str) -> str:
+    """A value as it is kept in memory."""
+    return f"rlx_store_{d.text}({text})" if d in ctext.VALUE and d is not DType.BOOL else text
+
+
+def rounded(d: DType, text: str) -> str:
+    """A narrow float is rounded after every op, so that a fused chain gives what the ops one by one give."""
+    return load(d, store(d, text)) if d in ctext.VALUE and d is not DType.BOOL else text
+
+
+def chain(body: Graph, given: Mapping[Ref, str], result: Ref | None = None) -> Chain:
+    """What computes `result` (the body's output) from values whose C text is `given`: the body's inputs, products made before."""
+    out = body.outputs[0] if result is None else result
+    text, needed = dict(given), set[int]()
+    todo = [out]
+    while todo:
+        r = todo.pop()
+        if r not in given and r.node not in needed:
+            needed.add(r.node)
+            todo += body[r].inputs
+    lines: list[str] = []
+    for i in sorted(needed):
+        n, r = body[i], Ref(i)
+        if n.op is Op.CONST:
+            text[r] = ctext.literal(n.attrs.value.array[()], n.type.dtype)  # type: ignore[attr-defined]
+            continue
+        lines.append(f"const {ctext.value(n.type.dtype)} v{n.id} = {expression(n, body, [text[i] for i in n.inputs])};")
+        text[r] = f"v{n.id}"
+    return Chain(tuple(lines), text[out], body.type(out).dtype)
+
+
+def expression(n: Node, graph: Graph, args: list[str]) -> str:
+    if n.op is Op.CAST:
+        return f"rlx_to_{n.type.dtype.text}({args[0]})"
+    assert n.row.scalar is not None, "only elementwise ops are in a chain"
+    return rounded(n.type.dtype, n.row.scalar.format(*args))

@@ -1,0 +1,90 @@
+"""NumPy kernels: a row for every op, from its `ref` cell.  The reference is made of them, and other backends fall back on them."""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from rlxpy.extend.kernels import HostLaunch, KernelLibrary, KernelRow
+from rlxpy.ir import refs
+from rlxpy.ir.dtypes import Array
+from rlxpy.ir.graph import Graph, Node, Ref
+from rlxpy.ir.op import LEAVES, Op
+from rlxpy.ir.row import OpRow
+
+FUSED_KINDS = ("elementwise", "matmul", "gated_mlp", "reduce")
+
+
+def by_ref(ins: Sequence[Array], outs: Sequence[Array], attrs: Mapping[str, Any], ref: Callable[..., Any]) -> None:
+    got = ref(*ins, **attrs)
+    for out, a in zip(outs, got if isinstance(got, tuple) else (got,), strict=True):
+        out[...] = a
+
+
+def append_rows(ins: Sequence[Array], outs: Sequence[Array], attrs: Mapping[str, Any]) -> None:
+    """kv_append: in place when the plan gave it the cache's own memory."""
+    cache, new, pos = ins
+    slot = refs.kv_slot(cache, new, pos, attrs["axis"])
+    if outs[0].ctypes.data != cache.ctypes.data:
+        outs[0][...] = cache
+    outs[0][slot] = new
+
+
+def run_chain(ins: Sequence[Array], outs: Sequence[Array], attrs: Mapping[str, Any]) -> None:
+    program, count = _program(attrs["body"])
+    values: list[Any] = [*ins, *([None] * (count - len(ins)))]
+    for f, sources, params, targets in program:
+        got = f(*(values[i] for i in sources), **params)
+        if len(targets) == 1:
+            values[targets[0]] = got
+        else:
+            for t, a in zip(targets, got, strict=True):
+                values[t] = a
+    for out, r in zip(outs, _result_slots(attrs["body"]), strict=True):
+        out[...] = values[r]
+
+
+def _slots(body: Graph) -> dict[Ref, int]:
+    """Inputs first, in their order, then every other value."""
+    slots = {n.refs[0]: k for k, n in enumerate(body.inputs)}
+    for n in body:
+        for r in n.refs:
+            slots.setdefault(r, len(slots))
+    return slots
+
+
+@lru_cache(maxsize=4096)
+def _program(body: Graph) -> tuple[tuple[tuple[Callable[..., Any], tuple[int, ...], dict[str, Any], tuple[int, ...]], ...], int]:
+    slots = _slots(body)
+    steps = tuple((n.row.ref, tuple(slots[r] for r in n.inputs), n.attrs.params(), tuple(slots[r] for r in n.refs)) for n in body if n.op is not Op.INPUT)
+    return steps, len(slots)  # type: ignore[return-value]
+
+
+@lru_cache(maxsize=4096)
+def _result_slots(body: Graph) -> tuple[int, ...]:
+    slots = _slots(body)
+    return tuple(slots[r] for r in body.outputs)
+
+
+def launcher(row: OpRow) -> HostLaunch:
+    """Straight into the output where NumPy's own function takes it, else through a temporary."""
+    ref = row.ref
+    if isinstance(ref, np.ufunc):
+        return lambda ins, outs, attrs: ref(*ins, out=outs[0])
+    return lambda ins, outs, attrs: by_ref(ins, outs, attrs, ref)  # type: ignore[arg-type]
+
+
+def runs_ref(graph: Graph, node: Node) -> str | None:
+    """An extension without a lowering runs its own `ref`; one with a lowering is better fused."""
+    if callable(node.row.lower):
+        return "its lowering fuses"
+    return None if callable(node.row.ref) else f"{node.label} has no NumPy reference"
+
+
+SPECIAL = {Op.KV_APPEND: append_rows}
+LIBRARY = KernelLibrary("reference", (
+    *(KernelRow(op.text, op, SPECIAL.get(op) or launcher(op.row), doc=op.row.doc) for op in Op if op not in LEAVES and op not in (Op.FUSED, Op.CUSTOM)),
+    *(KernelRow(f"fused.{kind}", Op.FUSED, run_chain, kind=kind, doc="the chain, op by op") for kind in FUSED_KINDS),
+), reference=True)
