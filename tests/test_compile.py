@@ -6,12 +6,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from rlxpy import Builder, CompiledGraph, CompileOptions, Graph, Session, Value, compile, parse, show, sym
+from rlxpy import Builder, CompiledGraph, CompileOptions, Graph, Session, Value, compile, parse, settings, show, sym
 from rlxpy.errors import FusionError, InputError
 from rlxpy.extend.passes import pass_registry, register_ir_pass
 from rlxpy.ir import functions as F
@@ -383,6 +384,15 @@ def test_names_of_inputs_and_outputs_are_part_of_a_graph() -> None:
     assert session.plans_made == 3
 
 
+def test_a_session_keeps_its_last_plans_alone() -> None:
+    session = Session()
+    for k in (*range(70), 69):
+        session.compile(build(lambda b, k=k: b.input("x", (2,)) + float(k)))  # type: ignore[misc]
+    assert session.plans_made == 70
+    session.compile(build(lambda b: b.input("x", (2,)) + 0.0))
+    assert session.plans_made == 71
+
+
 def test_one_plan_serves_every_set_of_weights() -> None:
     session = Session()
     graph = build(lambda b: b.input("x", (2, 3)) * b.param("w", (3,)))
@@ -491,6 +501,25 @@ def test_memory_that_cannot_be_had_is_an_error_with_the_bytes() -> None:
     with pytest.raises(InputError, match=str(4 << 60)) as caught:
         run(X[:, :2])
     assert "N up to 1073741824" in caught.value.why
+
+
+def test_every_step_can_be_watched_and_dumped(tmp_path: Path) -> None:
+    session, graph = Session(), build(lambda b: (b.input("x", (2, 3)) + 1.0) * 2.0)
+    seen: list[tuple[str, Graph]] = []
+    for _ in range(2):  # a plan that is kept is made again for whoever watches
+        seen.clear()
+        session.compile(graph, watch=lambda name, g: seen.append((name, g)))
+        assert seen[0] == ("input", graph)
+        assert {"canonicalise", "fuse"} <= {name for name, _ in seen}
+    with settings.override(dump=tmp_path / "a" / "b"):
+        session.compile(graph)
+    files = sorted((tmp_path / "a" / "b").iterdir())
+    assert [f.name.partition("-")[2] for f in files] == [f"{name}.rlx" for name, _ in seen]
+    assert [parse(f.read_text()) for f in files] == [g for _, g in seen]
+    (tmp_path / "file").touch()
+    with settings.override(dump=tmp_path / "file" / "c"), pytest.raises(InputError, match="cannot be made") as caught:
+        session.compile(graph)
+    assert caught.value.where.startswith(__file__)
 
 
 def test_explain_and_reports_speak_of_this_graph() -> None:

@@ -140,7 +140,9 @@ def check_outputs(graph: Graph, given: Any, sizes: Mapping[str, int]) -> list[Ar
 
 def _check_output(name: str, array: Any, t: TensorType, shape: tuple[int, ...]) -> None:
     if not isinstance(array, np.ndarray) or array.dtype.name != t.dtype.numpy_name or array.shape != shape or not array.flags.writeable:
-        got = f"{array.dtype.name}{shape_text(array.shape)}{'' if array.flags.writeable else ', read-only'}" if isinstance(array, np.ndarray) else type(array).__name__
+        got = type(array).__name__
+        if isinstance(array, np.ndarray):
+            got = f"{array.dtype.name}{shape_text(array.shape)}{'' if array.flags.writeable else ', read-only'}"
         raise InputError(f"output {name!r} cannot be written there",
                          why=f"{got} was given, a writable {t.dtype}{shape_text(shape)} is wanted",
                          fix=f"np.empty({shape}, {t.dtype.numpy_name!r})")

@@ -41,7 +41,8 @@ class CompiledGraph:
     # ---- running
     @placed
     def run(self, /, *inputs: Any, sizes: Mapping[str, int] | None = None, state: Any = None, **named: Any) -> Any:
-        """Inputs by position, by name, or as one dict (for names such as "sizes").  One output gives an array, several a tuple; the caller owns them.
+        """Inputs by position, by name, or as one dict (for names such as "sizes").  One output gives an array, several a tuple; the
+        caller owns them.
 
         sizes: symbols that no input's shape tells.  Raises InputError for anything that does not fit."""
         arrays, known = gather_inputs(self.source, inputs, named, {} if sizes is None else sizes)
@@ -52,7 +53,8 @@ class CompiledGraph:
     __call__ = run
 
     @placed
-    def run_into(self, outputs: Sequence[Array] | Array, /, *inputs: Any, sizes: Mapping[str, int] | None = None, state: Any = None, **named: Any) -> None:
+    def run_into(self, outputs: Sequence[Array] | Array, /, *inputs: Any, sizes: Mapping[str, int] | None = None, state: Any = None,
+                 **named: Any) -> None:
         """Like run, writing into the caller's arrays.  Nothing is written when an input or an output does not fit."""
         arrays, known = gather_inputs(self.source, inputs, named, {} if sizes is None else sizes)
         checked = check_outputs(self.source, outputs, known)
@@ -78,7 +80,8 @@ class CompiledGraph:
 
         Calls that are running keep the old weights, later ones see the new: none sees some of each."""
         if not isinstance(name, str) or name not in self._declared:
-            raise InputError(f"no param {name!r}", why=f"there are {len(self._declared)}", fix=f"near it: {nearest(str(name), list(self._declared))}")
+            raise InputError(f"no param {name!r}", why=f"there are {len(self._declared)}",
+                             fix=f"near it: {nearest(str(name), list(self._declared))}")
         with self._params_lock:
             params = {**self._params, name: check_param(self._declared[name], value).copy()}
             fresh = {h.name: h.compute(params) for h in self._hoisted if name in h.params}

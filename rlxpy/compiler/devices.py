@@ -78,7 +78,8 @@ def choose(device: str | Sequence[str]) -> Chosen:
     """One name must work; of several the first that does; "auto" is the fastest here.  Raises BackendMissing with every reason."""
     asked = (device,) if isinstance(device, str) else tuple(device) if isinstance(device, Sequence) else ()
     if not asked or not all(isinstance(a, str) for a in asked):
-        raise InputError(f"device={device!r}", why=f"a name or several names are wanted; there are auto, {', '.join(known())}", fix="device='auto'")
+        raise InputError(f"device={device!r}", why=f"a name or several names are wanted; there are auto, {', '.join(known())}",
+                         fix="device='auto'")
     names = tuple(n for a in asked for n in (tuple(BUILT_IN) if a == "auto" else (a,)))
     passed: list[str] = []
     for n in names:

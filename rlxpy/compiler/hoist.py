@@ -4,7 +4,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 from math import inf, prod
 
 import numpy as np
@@ -81,8 +81,10 @@ def hoist(graph: Graph, *, may_grow: bool) -> tuple[Graph, tuple[Hoisted, ...]]:
 
 def _is_computable(n: Node) -> bool:
     """Whether `ref` can compute it now, and again in set_param: no run-time size decides it, and no extension that may be gone by then."""
-    sizes = [*(d for t in n.types for d in t.shape if isinstance(d, SymDim)), *n.attrs.symbolic(), *(s for _, g in n.attrs.graphs() for s in g.symbols)]
-    return n.op is not Op.CUSTOM and callable(n.row.ref) and not sizes
+    if n.op is Op.CUSTOM or not callable(n.row.ref):
+        return False
+    sizes = (d for t in n.types for d in t.shape if isinstance(d, SymDim))
+    return not any(chain(sizes, n.attrs.symbolic(), (s for _, g in n.attrs.graphs() for s in g.symbols)))
 
 
 def _only_views(graph: Graph, n: Node) -> bool:

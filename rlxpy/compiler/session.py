@@ -28,6 +28,7 @@ from rlxpy.ir.graph import Graph
 from rlxpy.ir.place import placed
 from rlxpy.ir.text import show
 
+KEPT_PLANS = 64  # the oldest goes: a session may live as long as a server
 Lowered = tuple[Plan, tuple[Hoisted, ...], Report]
 
 
@@ -78,6 +79,8 @@ class Session:
                 return self._plans[key]
             made = lower(graph, self._spec(), self.options, watch)
             self.plans_made += 1
+            while len(self._plans) >= KEPT_PLANS:
+                del self._plans[next(iter(self._plans))]
             self._plans[key] = made
             return made
 

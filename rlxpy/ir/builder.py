@@ -124,7 +124,7 @@ class Builder:
 
     @placed
     def const(self, value: Any, dt: DType | str | None = None) -> Value:
-        """A constant; Python floats are f32 and Python ints i64 unless a dtype is named.  Raises BuildError for what the dtype cannot hold."""
+        """A constant; Python floats are f32 and Python ints i64 unless a dtype is named.  Raises BuildError for what does not fit."""
         literal = Constant(value, dtype(dt) if dt is not None else None)
         return Value(self, Ref(self._add(Op.CONST, (), (TensorType(literal.shape, literal.dtype),), Literal(literal))))
 

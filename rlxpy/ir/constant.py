@@ -10,7 +10,7 @@ from rlxpy.errors import BuildError, RlxError
 from rlxpy.ir.dtypes import Array, DType, dtype
 
 HOLDS = {"b": "b", "i": "iu", "u": "iu", "f": "iuf", "c": "iufc"}  # by kind of dtype: NumPy's kinds of numbers that become one
-NATURAL = {"b": DType.BOOL, "i": DType.I64, "u": DType.I64, "f": DType.F32, "c": DType.C64}  # what Python's numbers are unless a dtype is named
+NATURAL = {"b": DType.BOOL, "i": DType.I64, "u": DType.I64, "f": DType.F32, "c": DType.C64}  # Python's numbers, unless a dtype is named
 
 
 def fitted(value: Any, want: DType | None, what: str, error: type[RlxError]) -> Array:
