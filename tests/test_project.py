@@ -1,7 +1,6 @@
-"""The project's outside and its house rules: layers, imports, modules, the wheel, the two commands, the README."""
+"""The project's outside: the wheel, the two commands, the README.  Its inside is held by tests/test_layers.py."""
 from __future__ import annotations
 
-import ast
 import os
 import re
 import stat
@@ -13,89 +12,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-MODULES = sorted((ROOT / "rlxpy").rglob("*.py"))
-
-# Lowest first: a module may import from rows above its own, never from its own row's neighbours.
-LAYERS = (
-    {"errors", "exports"},
-    {"settings"},
-    {"ir"},
-    {"extend"},
-    {"fusion", "flow", "backends"},
-    {"compiler", "autodiff"},
-    {"generate", "hub", "tools"},
-    {"cli"},
-)
-DOORS = {"__init__.py", "__main__.py", "extend/__init__.py"}  # offer names of every layer, imported at first use
-LONGEST_FILE = 450  # lines; the op table is the one exception
-VAGUE = {"common", "helper", "helpers", "misc", "util", "utils"}
-
-modules = pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
-
-
-def room(name: str) -> str:
-    """`rlxpy.flow.weights` -> `flow`."""
-    return name.split(".")[1] if "." in name else "__init__"
-
-
-def imported(tree: ast.AST) -> set[str]:
-    """Rooms of rlxpy that a module names in an import statement, at its top or inside a function."""
-    found: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found |= {room(a.name) for a in node.names if a.name.split(".")[0] == "rlxpy"}
-        elif isinstance(node, ast.ImportFrom) and node.module == "rlxpy":
-            found |= {a.name for a in node.names if not a.name.startswith("__")}
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rlxpy."):
-            found.add(room(str(node.module)))
-    return found
-
-
-@modules
-def test_layers(path: Path) -> None:
-    inside = path.relative_to(ROOT / "rlxpy")
-    if inside.as_posix() in DOORS:
-        return
-    own = inside.parts[0].removesuffix(".py")
-    level = {name: i for i, row in enumerate(LAYERS) for name in row}
-    assert own in level, f"{own} is in no layer: place it in LAYERS"
-    for other in imported(ast.parse(path.read_text("utf-8"))) - {own, "__init__"}:
-        assert level[other] < level[own], f"{own} imports {other}"
-
-
-@modules
-def test_every_module_says_its_job_in_its_first_line(path: Path) -> None:
-    text = path.read_text("utf-8")
-    tree = ast.parse(text)
-    assert ast.get_docstring(tree), "no docstring"
-    assert text.startswith('"""')
-    assert len(tree.body) == 1 or "from __future__ import annotations" in text.splitlines()
-
-
-@modules
-def test_modules_are_rooms_with_a_name(path: Path) -> None:
-    assert not VAGUE & {part.removesuffix(".py") for part in path.parts}
-    assert len(path.read_text("utf-8").splitlines()) <= LONGEST_FILE or path.parent.name == "ir"
-
-
-def test_relative_imports_do_not_hide_from_the_layer_test() -> None:
-    assert not [p for p in MODULES for n in ast.walk(ast.parse(p.read_text("utf-8"))) if isinstance(n, ast.ImportFrom) and n.level]
-
-
-def test_import_needs_numpy_alone_and_says_nothing() -> None:
-    code = "import sys, rlxpy; print(sorted({m.split('.')[0] for m in sys.modules} - set(sys.stdlib_module_names) - {'__main__'}))"
-    done = subprocess.run([sys.executable, "-I", "-X", "frozen_modules", "-c", code], capture_output=True, text=True, check=True)
-    loaded = set(ast.literal_eval(done.stdout))
-    by_the_environment = set(ast.literal_eval(subprocess.run(
-        [sys.executable, "-I", "-c", code.replace(", rlxpy", "")], capture_output=True, text=True, check=True).stdout))
-    assert loaded - by_the_environment <= {"rlxpy", "numpy"}
-    assert done.stderr == ""
-
-
-def test_only_settings_reads_the_environment_for_rlxpy() -> None:
-    reads = re.compile(r"(environ|getenv)[^\n]*RLX_")
-    assert [p.name for p in MODULES if reads.search(p.read_text("utf-8"))] in ([], ["settings.py"])
-
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
