@@ -14,6 +14,7 @@ from rlxpy.ir.dtypes import DType
 from rlxpy.ir.encoding import ENCODINGS, Encoding, Field, encoding
 from rlxpy.ir.op import Op
 
+SHORTEST_SIMD = 8  # steps of a loop from which vectors pay; unasked, gcc unrolls these loops whole and picks bytes one by one
 LEFT_ROWS = 3  # rows of the left operand in registers beside four weight rows
 # one plane of whole blocks, one number a code: what the C decoder reads
 BLOCKS = tuple(e.name for e in ENCODINGS.values()
@@ -67,7 +68,8 @@ def _bits(label: str, f: Field) -> list[str]:
         part = f"({part} >> {p.shift})" if p.shift else part
         part = f"({part} & {2**p.width - 1})" if p.shift + p.width < 8 else part
         part = f"(({word}){part} << {p.left})" if p.left else part
-        lines.append(f"  for (int i = 0; i < {p.count}; i++) {label}[{p.element} + i*{p.element_step}] {'=' if fresh else '|='} ({word}){part};")
+        loop = f"for (int i = 0; i < {p.count}; i++) {label}[{p.element} + i*{p.element_step}] {'=' if fresh else '|='} ({word}){part};"
+        lines += ["  RLX_SIMD", f"  {loop}"] if p.count >= SHORTEST_SIMD else [f"  {loop}"]
     return lines
 
 
