@@ -24,7 +24,7 @@ from rlxpy.ir.graph import Ref
 from rlxpy.ir.op import Op
 
 ALIGN_NBYTES = 64
-POOL_NBYTES = 4096  # of the C struct rlx_pool, with room
+COUNTER_NBYTES = 64  # of the C struct rlx_counter; the pool has its own line before them
 ERROR_WORDS = 3     # after the sizes: failed node + 1, index, bound
 
 
@@ -135,7 +135,7 @@ class CpuGraph:
         try:
             m = self._idle.pop()
         except IndexError:
-            m = Arena(aligned_bytes(self.plan.nbytes[Space.ARENA]), aligned_bytes(self.plan.nbytes[Space.INPUT]), aligned_bytes(POOL_NBYTES))
+            m = Arena(aligned_bytes(self.plan.nbytes[Space.ARENA]), aligned_bytes(self.plan.nbytes[Space.INPUT]), aligned_bytes(COUNTER_NBYTES * (1 + max((s.hi - s.lo for s in self.program.segments), default=0))))
         try:
             yield m
         finally:

@@ -67,14 +67,13 @@ def write(plan: Plan, prelude: str, emitter: Callable[[Step], Callable[[Site], K
 
 
 RUN = """
-/* Steps lo..hi in order; every thread of the pool runs this, and a barrier follows each step. */
+/* Steps lo..hi in order; every thread of a call runs this. */
 static void rlx_steps(rlx_pool *pool, char *arena, char *input, char *state, void *const *fixed, const i64 *size, i64 lo, i64 hi) {
   (void)arena; (void)input; (void)state; (void)fixed; (void)size;
 @SIZES@  for (i64 step = lo; step < hi; step++) {
     switch (step) {
 @CASES@
     }
-    rlx_barrier(pool, step);
   }
 }
 
