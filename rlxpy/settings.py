@@ -46,7 +46,7 @@ def _user_cache() -> str:
 
 
 SETTINGS: dict[str, Setting] = {s.name: s for s in (
-    Setting("device", _names, "auto", "devices to try, in this order only; auto is the fastest that works here", "compile(device=)"),
+    Setting("device", _names, "auto", "devices to try, in this order only; auto is the reference until another is faster everywhere", "compile(device=)"),
     Setting("debug", _level, "0", "1 names passes and times, 2 fusion, 3 selection, 4 plan, 5 every value's range; any level checks plans and poisons arenas", "settings.override(debug=1)"),
     Setting("dump", _folder, "", "folder that gets the graph after every pass and the plan", "settings.override(dump=...)"),
     Setting("cache", _folder, "", "folder for downloaded models and compiled code; empty is rlxpy below the user's cache folder", "settings.override(cache=...)"),

@@ -1,6 +1,8 @@
 """The CPU backend against the reference: every op, random graphs, and the golden models, compiled by this machine's C compiler."""
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,8 +10,9 @@ import pytest
 from random_graphs import random_arrays, random_graph, random_sizes
 from samples import OPS, Sample, assert_close, samples
 
-from rlxpy import Builder, CompileOptions, DType, Op, compile
+from rlxpy import Builder, CompileOptions, DType, Embedder, Generator, Op, compile, sym
 from rlxpy.backends.cpu.compilers import find_compiler
+from rlxpy.errors import IndexOutOfRange, InputError
 
 reason = find_compiler()
 pytestmark = pytest.mark.skipif(isinstance(reason, str), reason=f"the cpu backend did not run: {reason}")
@@ -50,3 +53,63 @@ def test_random_graphs(seed: int) -> None:
     runs = [compile(sample.graph, params, device=d, options=CompileOptions(debug=True)).run(inputs, sizes=sizes) for d in ("cpu", "reference")]
     for k, (got, want) in enumerate(zip(*(r if isinstance(r, tuple) else (r,) for r in runs), strict=True)):
         assert_close(got, want, sample.graph.output_types[k].dtype, f"{sample} output {k}")
+
+
+def append_graph() -> Any:
+    """A cache of 4 rows, a row put at a position, and a gather that may fail after it."""
+    b = Builder("append")
+    s, x, p, i = b.state("s", (4, 2)), b.input("x", (1, 2)), b.input("p", (), "i64"), b.input("i", (1,), "i64")
+    n = s.kv_append(x, p, axis=0)
+    b.update(s, n)
+    return b.finish(n, n.gather(i, axis=0))
+
+
+@pytest.mark.parametrize(("position", "index"), [(-1, 0), (4, 0), (2**63 - 1, 0), (0, 4), (0, -5), (0, 2**62)])
+def test_an_index_out_of_range_is_named_as_the_reference_names_it(position: int, index: int) -> None:
+    said = []
+    for device in ("cpu", "reference"):
+        with pytest.raises(IndexOutOfRange) as caught:
+            compile(append_graph(), device=device).run(np.ones((1, 2), np.float32), position, [index])
+        said.append((caught.value.what, caught.value.why, caught.value.fix))
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+@pytest.mark.parametrize("index", [2**64 - 1, 2**63])
+def test_an_unsigned_index_never_wraps(device: str, index: int) -> None:
+    b = Builder("u64")
+    f = compile(b.finish(b.input("t", (5, 2)).gather(b.input("i", (1,), "u64"), axis=0)), device=device)
+    with pytest.raises(IndexOutOfRange, match=str(index)):
+        f.run(np.ones((5, 2), np.float32), np.array([index], np.uint64))
+
+
+def test_a_state_that_a_failed_run_left_half_updated_is_refused() -> None:
+    f = compile(append_graph(), device="cpu")
+    row = np.full((1, 2), 7, np.float32)
+    with pytest.raises(IndexOutOfRange):
+        f.run(row, 1, [9])
+    with pytest.raises(InputError, match="half updated"):
+        f.run(row, 1, [0])
+    f.reset()
+    np.testing.assert_array_equal(f.run(row, 1, [1])[1], row)
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_nothing_has_no_greatest(device: str) -> None:
+    b = Builder("empty")
+    f = compile(b.finish(b.input("x", (3, sym("N", 0, 8))).max(axes=(1,))), device=device)
+    with pytest.raises(InputError, match="greatest"):
+        f.run(np.ones((3, 0), np.float32))
+
+
+def test_golden_embedding(minilm_folder: Path) -> None:
+    case = json.loads((Path(__file__).parent / "golden" / "minilm.json").read_text())["cases"][0]
+    got = Embedder.load(minilm_folder, device="cpu").embed([case["text"]]).vectors[0]
+    assert np.abs(got - np.array(case["embedding"])).max() < 2e-5
+
+
+def test_golden_tokens_with_packed_weights(smollm2_gguf: Path) -> None:
+    case = json.loads((Path(__file__).parent / "golden" / "smollm2.json").read_text())["cases"][0]
+    g = Generator.load(smollm2_gguf, device="cpu", weights="packed", context=64)
+    assert {row["tier"] for row in g.graph.dispatch()} == {"kernel"}
+    assert g.generate(case["ids"], max_tokens=12).ids == case["greedy"][:12]

@@ -21,7 +21,8 @@ COMMAND = re.compile(r"(?:^    |`)rlx ([a-z][^`\n|]*)", re.M)
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if BLOCK.search(p.read_text())], ids=lambda p: p.name)
-def test_python_blocks_run(page: Path) -> None:
+def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     text = page.read_text()
     scope: dict[str, object] = {"__name__": page.stem}
     with registry(), pass_registry(), backend_registry():
@@ -49,9 +50,10 @@ def test_commands_exist_with_their_options(page: str, line: str) -> None:
             assert word.partition("=")[0] in known, f"{page}: rlx {line}: no option {word}"
 
 
-def test_the_error_shown_in_the_first_page_is_the_real_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_shown_in_the_first_page_is_the_real_one(
+        capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = ROOT / "docs" / "first_five_minutes.md"
-    test_python_blocks_run(page)
+    test_python_blocks_run(page, tmp_path, monkeypatch)
     printed = capsys.readouterr().out
     shown = re.findall(r"^    input 'x' has.*?(?=^\S)", page.read_text(), re.M | re.S)
     assert shown

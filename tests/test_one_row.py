@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-ROW = '    CUBE = unary(lambda x: x * x * x, "({0}*{0}*{0})", slope=lambda y, x: x * x * 3.0, doc="x * x * x")\n'
+ROW = '    CUBED = unary(lambda x: x * x * x, "({0}*{0}*{0})", slope=lambda y, x: x * x * 3.0, doc="x * x * x")\n'
 LAWS = ("test_rows.py", "test_derivatives.py", "test_owed.py")
 
 USE = """
@@ -22,26 +22,26 @@ from rlxpy.ir.verify import verify
 
 b = Builder()
 x = b.input("x", (3, 5))
-g = b.finish((x.cube() + 1.0).relu(), Op.CUBE(x * 2.0).sum(axes=(1,)))
+g = b.finish((x.cubed() + 1.0).relu(), Op.CUBED(x * 2.0).sum(axes=(1,)))
 text = show(g)
-assert "= cube %0 : f32[3,5]" in text, text
+assert "= cubed %0 : f32[3,5]" in text, text
 assert parse(text) == g
 verify(parse(text))
 
 c = compile(g, options=CompileOptions(debug=True))
 kinds = {n.kind: [m.op for _, body in n.attrs.graphs() for m in body] for n in c.plan.graph if n.op is Op.FUSED}
 assert set(kinds) == {"elementwise", "reduce"}, kinds
-assert all(Op.CUBE in ops for ops in kinds.values()), kinds
+assert all(Op.CUBED in ops for ops in kinds.values()), kinds
 given = np.linspace(-2, 2, 15, dtype=np.float32).reshape(3, 5)
 first, second = c.run(given)
 np.testing.assert_allclose(first, np.maximum(given.astype(float) ** 3 + 1, 0), rtol=1e-5, atol=1e-6)
 np.testing.assert_allclose(second, ((2 * given.astype(float)) ** 3).sum(1), rtol=1e-5, atol=1e-5)
-plain = compile(b.finish(x.cube()), options=CompileOptions(optimise=False))
-assert [s.choice.name for s in plain.plan.steps] == ["reference/cube"]
+plain = compile(b.finish(x.cubed()), options=CompileOptions(optimise=False))
+assert [s.choice.name for s in plain.plan.steps] == ["reference/cubed"]
 np.testing.assert_array_equal(plain.run(given), given * given * given)
 three = Builder()
-assert compile(three.finish(three.const(3.0).cube())).run() == 27
-assert Op.CUBE in random_graphs.MAKERS
+assert compile(three.finish(three.const(3.0).cubed())).run() == 27
+assert Op.CUBED in random_graphs.MAKERS
 print("used")
 """
 
@@ -78,7 +78,7 @@ def test_it_is_printed_parsed_verified_fused_folded_and_run(copy: Path) -> None:
 
 @pytest.mark.parametrize("file", LAWS)
 def test_it_is_held_to_the_laws_of_rows(copy: Path, file: str) -> None:
-    said = child(copy, "-m", "pytest", f"tests/{file}", "-k", "cube or owed_cells", "-p", "no:cacheprovider", "-o", "addopts=", "-v", "--rootdir", str(copy))
+    said = child(copy, "-m", "pytest", f"tests/{file}", "-k", "cubed or owed_cells", "-p", "no:cacheprovider", "-o", "addopts=", "-v", "--rootdir", str(copy))
     passed = re.search(r"(\d+) passed", said)
     assert passed
     assert int(passed[1]) == said.count(" PASSED")
@@ -86,4 +86,4 @@ def test_it_is_held_to_the_laws_of_rows(copy: Path, file: str) -> None:
 
 
 def test_it_is_listed_by_the_command(copy: Path) -> None:
-    assert re.search(r"\bcube\b.*x \* x \* x", child(copy, "-m", "rlxpy", "ops"))
+    assert re.search(r"\bcubed\b.*x \* x \* x", child(copy, "-m", "rlxpy", "ops"))

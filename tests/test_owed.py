@@ -22,7 +22,10 @@ rows = pytest.mark.parametrize("op", Op, ids=lambda op: op.text)
 def test_owed_cells_are_those_of_the_list() -> None:
     blank = [f"{op.text} {cell}" for op in Op for cell in CELLS if getattr(op.row, cell) is None]
     listed = OWED.read_text("utf-8").split("\n")[:-1]
-    assert blank == listed, f"write the cell, give a Why, or list it; and strike off what is written: {OWED}"
+    missing, written = [c for c in blank if c not in listed], [c for c in listed if c not in blank]
+    assert not missing, f"write these cells, give each a Why, or add to {OWED.name}: {missing}"
+    assert not written, f"strike off {OWED.name}: {written}"
+    assert blank == listed, f"{OWED.name} must be in the table's order: {blank}"
 
 
 @rows

@@ -331,7 +331,7 @@ def test_a_symbolic_axis_that_turns_out_empty_has_no_greatest() -> None:
     b = Builder()
     run = compile(b.finish(b.input("x", (2, sym("S", 0, 4))).max(axes=(1,)))).run
     assert_array_equal(run(f32(1, 5, 2, 0).reshape(2, 2)), [5, 2])
-    with pytest.raises(InputError, match=r"no greatest or least of nothing[\s\S]*axis \(1,\) of \[2, 0\] has size 0"):
+    with pytest.raises(InputError, match=r"no greatest or least of nothing[\s\S]*axis 1 has size 0"):
         run(np.zeros((2, 0), np.float32))
 
 

@@ -20,6 +20,8 @@ FUSED_KINDS = ("elementwise", "matmul", "gated_mlp", "reduce")
 def by_ref(ins: Sequence[Array], outs: Sequence[Array], attrs: Mapping[str, Any], ref: Callable[..., Any]) -> None:
     got = ref(*ins, **attrs)
     for out, a in zip(outs, got if isinstance(got, tuple) else (got,), strict=True):
+        if np.shape(a) != out.shape or np.asarray(a).dtype != out.dtype:
+            raise TypeError(f"ref gave {np.asarray(a).dtype}{list(np.shape(a))}, its rules promise {out.dtype}{list(out.shape)}")
         out[...] = a
 
 

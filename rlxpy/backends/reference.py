@@ -186,7 +186,7 @@ class NumpyGraph:
                 continue
             attrs = s.node.attrs.bind(sizes) if own else s.node.attrs
             in_state = any(plan.buffer(r).space is Space.STATE for r in s.node.refs)
-            steps.append(_BoundStep(own, self._launches[k], tuple(map(view, s.node.inputs)), tuple(map(view, s.node.refs)), attrs.params(), in_state, s))
+            steps.append(_BoundStep(own, self._launches[k], tuple(_read_only(view(r)) for r in s.node.inputs), tuple(map(view, s.node.refs)), attrs.params(), in_state, s))
         unwritten = self._unwritten(memory.spaces[Space.ARENA], steps) if self.debug else ()
         return _Bound(tuple(steps), tuple(view(n.refs[0]) for n in plan.graph.inputs), tuple(view(r) for r in plan.graph.outputs),
                       tuple((view(a), view(b)) for a, b in plan.commits), weights, tuple(unwritten))
@@ -198,6 +198,13 @@ class NumpyGraph:
                 b = self.plan.buffer(r)
                 if b.space is Space.ARENA and b.first == step.node.id:
                     yield arena[b.offset:b.offset + out.nbytes]
+
+
+def _read_only(array: Array) -> Array:
+    """A view that a kernel cannot write through."""
+    shown = array[...] if array.ndim else array.view()
+    shown.flags.writeable = False
+    return shown
 
 
 def _bytes(plan: Plan, space: Space, make: Callable[..., Array]) -> Array:

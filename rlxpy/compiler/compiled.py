@@ -14,9 +14,10 @@ from rlxpy.errors import InputError, nearest
 from rlxpy.extend.backend import ExecutableGraph
 from rlxpy.extend.plan import Plan, Space
 from rlxpy.fusion.pipeline import FusionReport, Report, fusion_report
-from rlxpy.ir.dims import Symbol
+from rlxpy.ir.dims import Symbol, at, lower
 from rlxpy.ir.dtypes import Array
 from rlxpy.ir.graph import Graph, Node
+from rlxpy.ir.op import Op
 from rlxpy.ir.place import placed
 from rlxpy.ir.types import bind
 
@@ -25,7 +26,7 @@ class CompiledGraph:
     """Calls may come from several threads.  Results belong to the caller; inputs are only read.
 
     A graph with persistent state keeps one state of its own; `new_state()` gives others, one for each conversation.  A run that
-    raises leaves its state as it was."""
+    raises leaves its state as it was, or (on cpu) refuses it from then on."""
 
     def __init__(self, source: Graph, plan: Plan, executable: ExecutableGraph, params: Mapping[str, Array], hoisted: tuple[Hoisted, ...],
                  report: Report, options: CompileOptions, device: str, passed_over: tuple[str, ...]) -> None:
@@ -37,6 +38,8 @@ class CompiledGraph:
         self._runtime_params = {n.name for n in plan.graph.params}
         self._state = executable.new_state()
         self._params_lock = threading.Lock()
+        self._extremes = tuple((n, a, n_shape[a]) for n in source if n.op in (Op.MAX, Op.MIN)
+                               for n_shape in (source.type(n.inputs[0]).shape,) for a in n.attrs.axes if lower(n_shape[a]) == 0)  # type: ignore[attr-defined]
 
     # ---- running
     @placed
@@ -46,6 +49,7 @@ class CompiledGraph:
 
         sizes: symbols that no input's shape tells.  Raises InputError for anything that does not fit."""
         arrays, known = gather_inputs(self.source, inputs, named, {} if sizes is None else sizes)
+        self._refuse_empty(known)
         outputs = tuple(np.empty(bind(t.shape, known), t.dtype.numpy) for t in self.source.output_types)
         self._executable.run(arrays, known, outputs, self._state if state is None else state)
         return outputs[0] if len(outputs) == 1 else outputs
@@ -58,8 +62,15 @@ class CompiledGraph:
         """Like run, writing into the caller's arrays.  Nothing is written when an input or an output does not fit."""
         arrays, known = gather_inputs(self.source, inputs, named, {} if sizes is None else sizes)
         checked = check_outputs(self.source, outputs, known)
+        self._refuse_empty(known)
         overlap = any(np.may_share_memory(a, b) for a in checked for b in arrays)
         self._executable.run([a.copy() for a in arrays] if overlap else arrays, known, checked, self._state if state is None else state)
+
+    def _refuse_empty(self, sizes: Mapping[str, int]) -> None:
+        """Before any memory is touched, and on every device: generated code has no way to say it."""
+        for node, axis, size in self._extremes:
+            if at(size, sizes) == 0:
+                raise InputError("no greatest or least of nothing", where=node.where, why=f"axis {axis} has size 0", fix="guard the empty case before reducing")
 
     def new_state(self) -> Any:
         """Fresh persistent memory: KV caches empty, counters zero."""

@@ -75,7 +75,7 @@ class Chosen:
 
 
 def choose(device: str | Sequence[str]) -> Chosen:
-    """One name must work; of several the first that does; "auto" is the fastest here.  Raises BackendMissing with every reason."""
+    """One name must work; of several the first that does; "auto" is the first of BUILT_IN.  Raises BackendMissing with every reason."""
     asked = (device,) if isinstance(device, str) else tuple(device) if isinstance(device, Sequence) else ()
     if not asked or not all(isinstance(a, str) for a in asked):
         raise InputError(f"device={device!r}", why=f"a name or several names are wanted; there are auto, {', '.join(known())}",

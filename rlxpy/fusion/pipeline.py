@@ -7,7 +7,7 @@ from time import perf_counter
 
 from rlxpy.errors import FusionError, InputError, LegaliseError, RlxError, VerifyError, nearest
 from rlxpy.extend.backend import BackendSpec
-from rlxpy.extend.passes import Note, NotingPass, Pass, Watch, registered_passes
+from rlxpy.extend.passes import Note, NotingPass, Pass, Watch, registered, registered_passes
 from rlxpy.fusion.canonicalise import Canonicalise
 from rlxpy.fusion.composites import FindComposites
 from rlxpy.fusion.legalise import Legalise, LowerExtensions
@@ -65,13 +65,21 @@ def assert_fusion_clean(report: Report) -> None:
 
 
 def standard(spec: BackendSpec, *, optimise: bool = True) -> tuple[Pass, ...]:
-    """canonicalise -> extension lowering -> legalise -> fuse -> registered passes -> legalise what they added."""
+    """canonicalise -> extension lowering -> legalise -> fuse -> registered passes -> legalise what they added.
+
+    A registered pass that wishes to run before a built-in one stands in front of it."""
     if not optimise:
         return LowerExtensions(spec), Legalise(spec)
     fuse = (Fuse(spec.fuses),) if spec.fuses else ()
     tidy = Canonicalise()
     legal = Legalise(spec)  # once more after composites: one that the backend refuses must be plain ops again before they fuse
-    return (*tidied(spec), legal, tidy, FindComposites(), legal, tidy, *fuse, *registered_passes(), legal)
+    out, left = list[Pass](), list(registered_passes())
+    wishes = {r.run.name: r.before for r in registered()}
+    for built_in in (*tidied(spec), legal, tidy, FindComposites(), legal, tidy, *fuse):
+        early = [p for p in left if built_in.name in wishes[p.name]]
+        left = [p for p in left if p not in early]
+        out += [*early, built_in]
+    return (*out, *left, legal)
 
 
 def tidied(spec: BackendSpec) -> tuple[Pass, ...]:

@@ -18,6 +18,8 @@ def rebuild(graph: Graph, replace: Replace, pass_name: str) -> Graph:
         b.loc, b.made_by = n.loc, n.through(pass_name)
         made = replace(b, n, xs, new)
         values = b.copy(n, xs) if made is None else made if isinstance(made, tuple) else (made,)
+        if made is not None:
+            b.own(values)
         new |= zip(n.refs, values, strict=True)
     result = b.finish(*(new[r] for r in graph.outputs), names=graph.output_names, updates=[(new[s], new[v]) for s, v in graph.updates])
     return graph if result == graph else result

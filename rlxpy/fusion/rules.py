@@ -70,6 +70,10 @@ CANONICAL: RuleSet = rules(
     (Op.ABS(Op.NEG(x)), lambda x: None if x.dtype.kind == "u" else x.abs()),  # -1 is 255 there
     (Op.RELU(Op.RELU(x).named("inner")), lambda inner: inner),
     (Op.LOGICAL_NOT(Op.LOGICAL_NOT(x)), lambda x: x),
+    (Op.LOGICAL_AND(x, True), lambda x: x),
+    (Op.LOGICAL_AND(x, False), lambda x: F.expand(F.constant(x, False, x.dtype), x.shape)),
+    (Op.LOGICAL_OR(x, False), lambda x: x),
+    (Op.LOGICAL_OR(x, True), lambda x: F.expand(F.constant(x, True, x.dtype), x.shape)),
     (Op.BIT_NOT(Op.BIT_NOT(x)), lambda x: x),
     (Op.MAXIMUM(x, x), lambda x: x),
     (Op.MINIMUM(x, x), lambda x: x),

@@ -83,7 +83,7 @@ def field_types(cls: type[Attrs]) -> dict[str, str]:
 
 def _annotation(kind: Any) -> str:
     """Its text without module names, whether or not the class's module postpones annotations."""
-    alias = "Shape" if kind == Shape else getattr(kind, "__name__", "") if isinstance(kind, type) else str(kind)
+    alias = "Shape" if kind == Shape else "Dim" if kind == Dim else getattr(kind, "__name__", "") if isinstance(kind, type) else str(kind)
     return re.sub(r"\b\w+\.(?=\w)", "", alias)
 
 

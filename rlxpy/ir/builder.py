@@ -61,6 +61,14 @@ class Value(Expr):
             raise TypeError(f"{self.type} has no fixed length")
         return self.shape[0]
 
+    def __eq__(self, other: object) -> bool:
+        """Whether it is this very value.  A number beside == is taken for a mistake: the op is x.eq(y)."""
+        if isinstance(other, (bool, int, float, np.ndarray, np.generic)):
+            raise TypeError(f"== does not compare a {self.type} element by element; write x.eq({other!r:.20}) or x.ne(..)")
+        return self is other
+
+    __hash__ = object.__hash__
+
     def __iter__(self) -> Iterator[Any]:
         raise TypeError(f"a {self.type} cannot be looped over while its graph is being built; index it, or use split()")
 
@@ -109,12 +117,17 @@ class Builder:
         return self._leaf(Op.PARAM, name, shape, dtype)
 
     def state(self, name: str, shape: Sequence[Dim], dtype: DType | str = DType.F32) -> Value:
-        """Memory that lives from run to run, zero at first; `update` says what it holds next."""
+        """Memory that lives from run to run, zero at first; `update` says what it holds next.
+
+        Its bytes stay where they are when a size changes, so only axis 0 may have a symbolic one.  Raises BuildError."""
+        if any(not isinstance(d, int) for d in tuple(shape)[1:]):
+            raise BuildError(f"state {name!r} of shape {shape_text(tuple(shape))}", where=str(caller()), why="a size behind axis 0 is symbolic",
+                             fix="use its upper bound, and slice what is filled")
         return self._leaf(Op.STATE, name, shape, dtype)
 
     @placed
     def update(self, state: Value, new: Value) -> None:
-        self._own((state, new))
+        self.own((state, new))
         if state.node.op is not Op.STATE or state.type != new.type:
             raise BuildError(f"update of {state.node.label} {state.node.name!r} : {state.type} with {new.type}",
                              why="the first must be a state and both types equal", fix="update(state, new value)")
@@ -159,7 +172,7 @@ class Builder:
 
     def add(self, op: Op, xs: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
         """`emit` with ready attrs, and always a tuple.  Raises BuildError without a place."""
-        self._own(xs)
+        self.own(xs)
         types = infer(op, attrs, tuple([x.type for x in xs]))
         return self._values(self._add(op, tuple([x.ref for x in xs]), types, attrs))
 
@@ -185,7 +198,7 @@ class Builder:
             self._declare(node.op, node.name, node.type)
         return self._add(node.op, inputs, node.types, node.attrs, node.loc, node.made_by)
 
-    def _own(self, xs: Sequence[Any]) -> None:
+    def own(self, xs: Sequence[Any]) -> None:
         """Raises BuildError for what is not a value of this graph."""
         for x in xs:
             if not isinstance(x, Value):
@@ -208,7 +221,7 @@ class Builder:
     @placed
     def finish(self, *outputs: Value, names: Sequence[str] = (), updates: Sequence[tuple[Value, Value]] = ()) -> Graph:
         """Freeze, dropping what no output or state needs; inputs stay, since they are the signature."""
-        self._own((*outputs, *(v for pair in updates for v in pair)))
+        self.own((*outputs, *(v for pair in updates for v in pair)))
         pairs = {**self._updates, **{s.ref: v.ref for s, v in updates}}
         live = bytearray(len(self.nodes))
         todo = [o.ref.node for o in outputs] + [i for s, v in pairs.items() for i in (s.node, v.node)]

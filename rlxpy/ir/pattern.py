@@ -28,7 +28,7 @@ class Pat(Expr):
     choices: tuple[Pat, ...] = ()
 
     def apply(self, op: str, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> Pat:
-        lift = tuple(x if isinstance(x, Pat) else Pat(Op.CONST, value=float(x)) for x in inputs)
+        lift = tuple(x if isinstance(x, Pat) else Pat(Op.CONST, value=x if isinstance(x, bool) else float(x)) for x in inputs)
         return Pat(Op[op.upper()], lift, given=tuple(attrs.items()))
 
     @cached_property
@@ -105,7 +105,9 @@ def _match_inputs(pat: Pat, nodes: Sequence[Node], refs: Sequence[Ref], found: F
 
 def _filled_with(node: Node, value: float) -> bool:
     got = node.attrs.value.filled_with()  # type: ignore[attr-defined]
-    return isinstance(got, (int, float)) and not isinstance(got, bool) and got == value and str(float(got)) == str(value)
+    if isinstance(value, bool) or isinstance(got, bool):
+        return got is value
+    return isinstance(got, (int, float)) and got == value and str(float(got)) == str(value)
 
 
 @dataclass(frozen=True)

@@ -206,11 +206,22 @@ def pad(x: Array, low: tuple[int, ...], high: tuple[int, ...], value: float) -> 
 def checked_index(at: Array, size: int, op: str, axis: int) -> Array:
     """Indices with negatives wrapped.  Raises IndexOutOfRange naming op, axis, index and bound."""
     i = at.astype(np.int64, copy=False)
-    bad = (i < -size) | (i >= size)
+    bad = (i < (0 if at.dtype.kind == "u" else -size)) | (i >= size)  # a u64 beyond i64 is negative here
     if bad.any():
-        raise IndexOutOfRange(f"{op}: index {int(i[bad].flat[0])} on axis {axis}", why=f"the axis has {size} elements, so indices are {-size}..{size - 1}",
-                              fix="check the indices, as in clamp")
+        raise index_error(op, axis, int(at[bad].flat[0]), size)
     return np.where(i < 0, i + size, i)
+
+
+def index_error(op: str, axis: int, index: int, size: int) -> IndexOutOfRange:
+    """What every backend says of an index outside its axis."""
+    return IndexOutOfRange(f"{op}: index {index} on axis {axis}", why=f"the axis has {size} elements, so indices are {-size}..{size - 1}",
+                           fix="check the indices, as in clamp")
+
+
+def append_error(axis: int, pos: int, rows: int, room: int) -> IndexOutOfRange:
+    """What every backend says of rows that do not fit a cache."""
+    return IndexOutOfRange(f"kv_append: rows {pos}..{pos + rows} on axis {axis}", why=f"the cache holds {room}",
+                           fix="ask for a larger context when compiling, or start a new state")
 
 
 def gather(x: Array, at: Array, axis: int) -> Array:
@@ -235,8 +246,7 @@ def kv_slot(cache: Array, new: Array, pos: Array, axis: int) -> tuple[slice, ...
     """Where `new` lands.  Raises IndexOutOfRange when the cache is full."""
     at, room, rows = int(pos), cache.shape[axis], new.shape[axis]
     if at < 0 or at + rows > room:
-        raise IndexOutOfRange(f"kv_append: rows {at}..{at + rows} on axis {axis}", why=f"the cache holds {room}",
-                              fix="ask for a larger context when compiling, or start a new state")
+        raise append_error(axis, at, rows, room)
     return tuple(slice(at, at + rows) if i == axis % cache.ndim else slice(None) for i in range(cache.ndim))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from rlxpy.errors import ArityMismatch, BuildError, RlxError
 from rlxpy.ir.attrs import Attrs
+from rlxpy.ir.dims import SymDim
 from rlxpy.ir.dtypes import DType
 from rlxpy.ir.types import TensorType
 
@@ -95,9 +96,15 @@ class OpRow:
             shapes, dtypes = self.shape(*ts, **params), self.dtype(*ts, **params)
         except RlxError as e:
             raise e.at("", prefix=f"{name}({', '.join(map(str, ts))}): ") from None
-        if isinstance(shapes, list):
-            return tuple(map(TensorType, shapes, dtypes))
-        return (TensorType(shapes, dtypes),)
+        except Exception as e:  # whatever an extension's rule raises
+            raise BuildError(f"the shape or dtype rule of {name} failed", why=f"{type(e).__name__}: {e}", fix="give a tuple of sizes and a DType, or raise BuildError") from e
+        many = isinstance(shapes, list)
+        if many != isinstance(dtypes, list) or (many and len(shapes) != len(dtypes)):
+            raise BuildError(f"the rules of {name} disagree", why=f"shape gives {shapes!r}, dtype gives {dtypes!r}", fix="for several outputs give two lists of one length")
+        for shape, d in zip(shapes, dtypes, strict=True) if many else ((shapes, dtypes),):
+            if not isinstance(shape, tuple) or not all(isinstance(s, SymDim) or (isinstance(s, int) and s >= 0) for s in shape) or not isinstance(d, DType):
+                raise BuildError(f"the rules of {name} give no type", why=f"shape gives {shape!r}, dtype gives {d!r}", fix="give a tuple of sizes and a DType")
+        return tuple(map(TensorType, shapes, dtypes)) if many else (TensorType(shapes, dtypes),)
 
     def _check_inputs(self, name: str, ts: Sequence[TensorType]) -> None:
         least, most = self.arity if isinstance(self.arity, tuple) else (self.arity, self.arity)

@@ -16,10 +16,11 @@ from rlxpy.backends.cpu import threads
 from rlxpy.backends.cpu.kernel import Packed
 from rlxpy.backends.cpu.program import Program
 from rlxpy.backends.memory import view as place
-from rlxpy.errors import IndexOutOfRange, InputError
+from rlxpy.errors import InputError, RlxError
 from rlxpy.extend.plan import Plan, Space
-from rlxpy.ir.dims import Sizes
-from rlxpy.ir.dtypes import Array
+from rlxpy.ir import refs
+from rlxpy.ir.dims import Sizes, at
+from rlxpy.ir.dtypes import Array, DType
 from rlxpy.ir.graph import Ref
 from rlxpy.ir.op import Op
 
@@ -49,6 +50,7 @@ class State:
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.memory, self.lock = plan, aligned_bytes(plan.nbytes[Space.STATE], np.zeros), threading.Lock()
+        self.half_done = ""  # the error that ended a run in the middle: what the memory holds then is neither old nor new
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class CpuGraph:
         self._arrays: dict[int, Array] = {**consts, **{self._buffers[k]: np.asarray(a, order="C") for k, a in params.items()}}
         self._weights = self._lay_out(self._arrays, None)
         self._idle: deque[Arena] = deque()
+        self._pool_nbytes = COUNTER_NBYTES * (1 + max((s.hi - s.lo for s in program.segments), default=0))
 
     # ---- weights
     def set_params(self, arrays: Mapping[str, Array]) -> None:
@@ -113,29 +116,34 @@ class CpuGraph:
                 m.pool[:] = 0
                 threads.run(lambda count, s=s: self._run(ctypes.c_void_p(m.pool.ctypes.data), count, *map(_pointer, args), ctypes.c_int64(s.lo), ctypes.c_int64(s.hi)),  # type: ignore[misc]
                             threads.threads())
-                self._check(words)
+                self._check(words, sizes)
             else:
                 node = s.host.node
                 row = s.host.choice.row
                 assert row is not None, "the host tier is made of rows"
                 assert callable(row.launch), "of NumPy functions"
                 with np.errstate(all="ignore"):
-                    row.launch([self.view(spaces, weights, r, sizes) for r in node.inputs], [self.view(spaces, weights, r, sizes) for r in node.refs],
-                               node.attrs.bind(sizes).params())
+                    try:
+                        row.launch([self.view(spaces, weights, r, sizes) for r in node.inputs], [self.view(spaces, weights, r, sizes) for r in node.refs],
+                                   node.attrs.bind(sizes).params())
+                    except RlxError as e:
+                        raise e.at(node.where) from None
 
-    def _check(self, words: Any) -> None:
+    def _check(self, words: Any, sizes: Sizes) -> None:
         failed, index, bound = words[len(self.program.symbols):]
         if failed:
             node = self.plan.graph[int(failed) - 1]
-            raise IndexOutOfRange(f"{node.label}: index {index}", where=node.where, why=f"the axis has {bound} elements, so indices are {-bound}..{bound - 1}",
-                                  fix="check the indices, as in clamp")
+            axis, reads = node.attrs.axis, self.plan.graph.type(node.inputs[1])  # type: ignore[attr-defined]
+            if node.op is Op.KV_APPEND:
+                raise refs.append_error(axis, index, at(reads.shape[axis], sizes), bound).at(node.where)
+            raise refs.index_error(node.label, axis, index % 2**64 if reads.dtype is DType.U64 else index, bound).at(node.where)
 
     @contextmanager
     def _memory(self) -> Iterator[Arena]:
         try:
             m = self._idle.pop()
         except IndexError:
-            m = Arena(aligned_bytes(self.plan.nbytes[Space.ARENA]), aligned_bytes(self.plan.nbytes[Space.INPUT]), aligned_bytes(COUNTER_NBYTES * (1 + max((s.hi - s.lo for s in self.program.segments), default=0))))
+            m = Arena(aligned_bytes(self.plan.nbytes[Space.ARENA]), aligned_bytes(self.plan.nbytes[Space.INPUT]), aligned_bytes(self._pool_nbytes))
         try:
             yield m
         finally:
@@ -149,7 +157,13 @@ class CpuGraph:
         if not isinstance(state, State) or state.plan is not self.plan:
             raise InputError(f"state {state!r} is not one of this graph", why="memory of another graph has another layout", fix="make it with new_state() of the graph that runs")
         with state.lock:
-            yield state.memory
+            if state.half_done:
+                raise InputError("the state is half updated", why=f"a run with it failed: {state.half_done}", fix="start again with new_state() or reset()")
+            try:
+                yield state.memory
+            except BaseException as e:
+                state.half_done = getattr(e, "what", type(e).__name__) if self.plan.nbytes[Space.STATE] else ""
+                raise
 
     def view(self, spaces: Mapping[Space, Array], weights: Weights, r: Ref, sizes: Sizes) -> Array:
         """A value where the plan put it."""

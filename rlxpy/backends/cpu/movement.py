@@ -56,7 +56,7 @@ def emit_gather(site: Site) -> Kernel:
     lines = [f"const i64 count = {ctext.dim(count)}, r1 = rlx_least(t1*{per_task}, {ctext.dim(rows)});", f"for (i64 r = t0*{per_task}; r < r1; r++) {{",
              "  i64 o = r / count, a = r % count;", *indent(_renamed(unravel(at.shape, "a"), "a_")),
              f"  i64 index = (i64)x1[{_at(at.layout.strides, 'a_')}];",
-             f"  if (index < -({ctext.dim(n)}) || index >= {ctext.dim(n)}) {{ rlx_fail(size, node, index, {ctext.dim(n)}); index = 0; }}",
+             f"  if (index < {'0' if at.dtype.kind == 'u' else f'-({ctext.dim(n)})'} || index >= {ctext.dim(n)}) {{ rlx_fail(size, node, index, {ctext.dim(n)}); index = 0; }}",
              f"  if (index < 0) index += {ctext.dim(n)};", *indent(_renamed(unravel(lead, "o"), "o_", "more")),
              f"  const {x.c} *p = x0 + index*{ctext.dim(x.layout.strides[axis])} + {_at(x.layout.strides[:axis], 'o_')};",
              f"  {out.c} *q = y + r*{ctext.dim(width)};",
@@ -81,7 +81,7 @@ def emit_append(site: Site) -> Kernel:
     moved = replace(new, layout=Layout(new.layout.strides, 0))
     room = cache.shape[axis]
     lines = ["if (t0 > 0) return;", "const i64 at = (i64)x2[0];",
-             f"if (at < 0 || at + {ctext.dim(new.shape[axis])} > {ctext.dim(room)}) {{ rlx_fail(size, node, at, {ctext.dim(room)}); return; }}",
+             f"if (at < 0 || at > {ctext.dim(room)} - {ctext.dim(new.shape[axis])}) {{ rlx_fail(size, node, at, {ctext.dim(room)}); return; }}",
              f"if ((const void *)y != (const void *)x0) for (i64 j = 0; j < {ctext.dim(product(cache.shape))}; j++) y[j] = x0[j];",
              f"y += at*{ctext.dim(out.layout.strides[axis])};", *_copy(moved, "x1", out, "y", 0)]
     names = tuple(p.replace("restrict ", "") for p in params(site.ins, out))  # the cache and the result are one memory
