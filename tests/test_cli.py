@@ -228,7 +228,8 @@ def test_ctrl_c_is_130_and_leaves_neither_pip_nor_files(clean: Path, monkeypatch
         silent.settimeout(30)
         index = f"http://127.0.0.1:{silent.getsockname()[1]}/simple"
         variables = {**os.environ, "PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": "", "PIP_EXTRA_INDEX_URL": "", "PIP_INDEX_URL": index}
-        child = subprocess.Popen([*RLX, "models", "fetch", "tiny-model"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=variables)
+        heeding = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"  # a job in the background ignores it
+        child = subprocess.Popen([sys.executable, "-c", heeding, *RLX, "models", "fetch", "tiny-model"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=variables)
         connection, _ = silent.accept()
         with connection:
             child.send_signal(signal.SIGINT)
