@@ -13,6 +13,7 @@ from samples import OPS, Sample, assert_close, samples
 from rlxpy import Builder, CompileOptions, DType, Embedder, Generator, Op, compile, sym
 from rlxpy.backends.cpu.compilers import find_compiler
 from rlxpy.errors import IndexOutOfRange, InputError
+from rlxpy.ir.quantize import quantize
 
 reason = find_compiler()
 pytestmark = pytest.mark.skipif(isinstance(reason, str), reason=f"the cpu backend did not run: {reason}")
@@ -113,3 +114,37 @@ def test_golden_tokens_with_packed_weights(smollm2_gguf: Path) -> None:
     g = Generator.load(smollm2_gguf, device="cpu", weights="packed", context=64)
     assert {row["tier"] for row in g.graph.dispatch()} == {"kernel"}
     assert g.generate(case["ids"], max_tokens=12).ids == case["greedy"][:12]
+
+
+STRIDED: dict[str, tuple[Any, tuple[tuple[int, ...], ...]]] = {
+    "softmax": (lambda x: x.T.softmax(axis=-1), ((5, 7),)),
+    "log_softmax of a reversed axis": (lambda x: x.reverse(axes=(1,)).log_softmax(axis=-1), ((5, 7),)),
+    "rms_norm": (lambda x, g: x.T.rms_norm(g.reverse(axes=(0,)), eps=1e-5), ((5, 7), (5,))),
+    "layer_norm": (lambda x, g, b: x[:, ::2].layer_norm(g[::2], b[::2], eps=1e-5), ((5, 7), (7,), (7,))),
+    "keys": (lambda q, k, v: q.apply("attention", (q, k.T, v), {"scale": 0.3}), ((1, 2, 3, 4), (1, 2, 4, 5), (1, 2, 5, 6))),
+    "values": (lambda q, k, v: q.apply("attention", (q, k, v.T), {"scale": 0.3}), ((1, 2, 3, 4), (1, 2, 5, 4), (1, 2, 6, 5))),
+    "matmul": (lambda a, b: a.T @ b.reverse(axes=(1,)), ((5, 3), (5, 4))),
+    "gather": (lambda x: x.T.gather(x.builder.const([0, 2, 1]), axis=0), ((5, 7),)),
+    "concat": (lambda x, y: x.apply("concat", (x.T, y.reverse(axes=(0,))), {"axis": 0}), ((5, 7), (3, 5))),
+    "sum": (lambda x: x.T.sum(axes=(0,)), ((5, 7),)),
+    "qmatmul": (lambda x: x.T.qmatmul(packed(x), encoding="q4_1", shape=(6, 32)), ((32, 5),)),
+    "qmatmul of every other weight row": (lambda x: x.qmatmul(packed(x)[::2], encoding="q4_1", shape=(3, 32)), ((5, 32),)),
+    "dequantize of every other row": (lambda x: packed(x)[1::2].dequantize(encoding="q4_1", shape=(3, 32)) + x, ((3, 32),)),
+}
+
+
+def packed(like: Any) -> Any:
+    return like.builder.const(quantize(np.random.default_rng(3).normal(size=(6, 32)).astype(np.float32), "q4_1")[0])
+
+
+@pytest.mark.parametrize("case", STRIDED)
+def test_operands_that_are_views(case: str) -> None:
+    make, shapes = STRIDED[case]
+    rng = np.random.default_rng(0)
+    arrays = [rng.normal(size=s).astype(np.float32) for s in shapes]
+    got = []
+    for device in ("cpu", "reference"):
+        b = Builder("views")
+        graph = b.finish(make(*(b.input(f"x{k}", s) for k, s in enumerate(shapes))))
+        got.append(compile(graph, device=device, options=CompileOptions(weights="packed")).run(*arrays))
+    assert_close(got[0], got[1], DType.F32, case)

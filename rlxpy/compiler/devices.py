@@ -17,7 +17,7 @@ def _cpu() -> Backend:
     return Cpu()
 
 
-# "auto" takes the first that works.  The cpu backend is young and slower on packed weights, so it is asked for by name.
+# "auto" takes the first that works.  The cpu backend is young, and its first compile takes seconds, so it is asked for by name.
 BUILT_IN: dict[str, Factory] = {"reference": Reference, "cpu": _cpu}
 
 

@@ -2,8 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from rlxpy.backends.cpu import ctext
 from rlxpy.extend.plan import Plan, Space, Step
@@ -27,10 +26,6 @@ class Operand:
     def c(self) -> str:
         return ctext.storage(self.dtype)
 
-    @property
-    def is_contiguous(self) -> bool:
-        return self.layout.is_contiguous(self.shape)
-
 
 @dataclass(frozen=True)
 class Site:
@@ -39,8 +34,6 @@ class Site:
     node: Node
     ins: tuple[Operand, ...]
     outs: tuple[Operand, ...]
-    scratch: str  # C pointer, "0" without
-    facts: dict[str, Any] = field(default_factory=dict)
 
     @property
     def out(self) -> Operand:
@@ -96,5 +89,4 @@ def operand(plan: Plan, ref: Ref) -> Operand:
 
 
 def site_of(plan: Plan, step: Step) -> Site:
-    scratch = f"arena + {plan.buffers[step.scratch].offset}" if step.scratch >= 0 else "0"
-    return Site(step.node, tuple(operand(plan, r) for r in step.node.inputs), tuple(operand(plan, r) for r in step.node.refs), scratch)
+    return Site(step.node, tuple(operand(plan, r) for r in step.node.inputs), tuple(operand(plan, r) for r in step.node.refs))

@@ -4,11 +4,12 @@ from __future__ import annotations
 from functools import cache
 
 from rlxpy.backends.cpu import ctext
-from rlxpy.backends.cpu.elementwise import arguments, body_of, params
+from rlxpy.backends.cpu.elementwise import arguments, body_of, params, unravel
 from rlxpy.backends.cpu.isa import Isa
-from rlxpy.backends.cpu.kernel import Emitter, Kernel, Site, symbols_used
+from rlxpy.backends.cpu.kernel import Emitter, Kernel, Operand, Site, symbols_used
 from rlxpy.backends.cpu.matmul import epilogue, left_rows
 from rlxpy.backends.templates import render
+from rlxpy.errors import LegaliseError
 from rlxpy.ir.dims import product
 from rlxpy.ir.dtypes import DType
 from rlxpy.ir.encoding import ENCODINGS, Encoding, Field, encoding
@@ -101,14 +102,29 @@ def _emit(site: Site) -> Kernel:
     encodings = [encoding(p.attrs.encoding) for p in products]  # type: ignore[attr-defined]
     n, depth = products[0].attrs.shape  # type: ignore[attr-defined]
     parts = epilogue(site, body, products, lambda p: f"c{p}[i*4 + jj]")
-    rows = product(left.shape[:-1])
-    text = render("cpu/qmatmul.c.j2", M=ctext.dim(rows), N=n, K=depth, MR=LEFT_ROWS, lda=ctext.dim(left_rows(left) or depth), products=len(products),
+    rows, step = product(left.shape[:-1]), left_rows(left)
+    text = render("cpu/qmatmul.c.j2", M=ctext.dim(rows), N=n, K=depth, MR=LEFT_ROWS, lda=ctext.dim(step if step is not None else depth), gather=_gathered(left, depth) if step is None else [],
+                  products=len(products),
                   row=parts.row, inner=parts.inner, encoding=[e.name for e in encodings], block=[e.block for e in encodings],
-                  block_nbytes=[e.block_nbytes for e in encodings], row_nbytes=[e.row_nbytes(depth) for e in encodings])
+                  block_nbytes=[e.block_nbytes for e in encodings], row_step=[_row_step(w) for w in weights])
     operands = (left, *parts.operands)
     names = tuple(f"const u8 *restrict w{k}" for k in range(len(products)))
     return Kernel((*names, *params(operands, site.out)), text, (*(w.pointer for w in weights), *arguments(operands, site.out)), f"{-(-n // 4)}",
                   symbols_used(site), needs=frozenset(e.name for e in encodings))
+
+
+def _gathered(left: Operand, depth: int) -> list[str]:
+    """C that lays row r of the left operand into row i of `left`."""
+    *lead, last = left.layout.strides
+    at = " + ".join(f"i{k}*{ctext.dim(s)}" for k, s in enumerate(lead) if s != 0) or "0"
+    return [*unravel(left.shape[:-1]), f"for (i64 k = 0; k < {depth}; k++) left[i*{depth} + k] = x0[{at} + k*{ctext.dim(last)}];"]
+
+
+def _row_step(packed: Operand) -> str:
+    """Bytes from one packed row to the next.  Raises LegaliseError when the bytes of a row do not lie side by side."""
+    if packed.layout.strides[-1] != 1:
+        raise LegaliseError("packed weights whose bytes do not lie side by side", why=f"one byte is {packed.layout.strides[-1]} from the next", fix="use device='reference'")
+    return ctext.dim(packed.layout.strides[-2]) if len(packed.shape) > 1 else "0"
 
 
 def emit_dequantize(site: Site) -> Kernel:
@@ -116,7 +132,10 @@ def emit_dequantize(site: Site) -> Kernel:
     e = encoding(site.node.attrs.encoding)  # type: ignore[attr-defined]
     rows, columns = product(out.shape[:-1]), out.shape[-1]
     assert isinstance(columns, int)
-    lines = [f"const i64 r1 = rlx_least(t1*8, {ctext.dim(rows)});", "for (i64 r = t0*8; r < r1; r++)", f"  for (i64 k = 0; k < {columns // e.block}; k++)",
-             f"    rlx_decode_{e.name}(x0 + r*{e.row_nbytes(columns)} + k*{e.block_nbytes}, y + r*{columns} + k*{e.block});"]
+    _row_step(packed)
+    at = " + ".join(f"i{k}*{ctext.dim(s)}" for k, s in enumerate(packed.layout.strides[:-1]) if s != 0) or "0"
+    lines = [f"const i64 r1 = rlx_least(t1*8, {ctext.dim(rows)});", "for (i64 r = t0*8; r < r1; r++) {", *(f"  {u}" for u in unravel(packed.shape[:-1])),
+             f"  const u8 *row = x0 + {at};", f"  for (i64 k = 0; k < {columns // e.block}; k++)",
+             f"    rlx_decode_{e.name}(row + k*{e.block_nbytes}, y + r*{columns} + k*{e.block});", "}"]
     return Kernel(params((packed,), out), "\n".join(lines), arguments((packed,), out), f"rlx_ceil_quotient({ctext.dim(rows)}, 8)", symbols_used(site),
                   needs=frozenset({e.name}))

@@ -16,15 +16,27 @@ LONGEST_ROW = 1 << 16  # keys whose scores fit a thread's stack
 
 
 def emit_rows(site: Site) -> Kernel:
-    """softmax, log_softmax, layer_norm, rms_norm over a contiguous last axis."""
+    """softmax, log_softmax, layer_norm, rms_norm over the last axis, however the operands lie in memory."""
     x, out, d = site.ins[0], site.out, site.out.dtype
     acc = d.accumulator
     width, rows = x.shape[-1], product(x.shape[:-1])
     per_task = max(1, TASK_NUMEL // max(1, upper(width)))
     text = render("cpu/rows.c.j2", kind=site.node.op.text, width=ctext.dim(width), rows=ctext.dim(rows), per_task=per_task, c=x.c, T=ctext.value(acc),
-                  least=ctext.literal(-float("inf"), acc), narrow=d is not acc, load=lambda t: scalar.load(d, t), store=lambda t: scalar.store(d, t),
-                  operands=len(site.ins), eps=ctext.literal(getattr(site.node.attrs, "eps", 0.0), acc))
+                  least=ctext.literal(-float("inf"), acc), narrow=d is not acc, x=_element(x, "p"), params=[_element(o, f"x{k}") for k, o in enumerate(site.ins[1:], 1)],
+                  store=lambda t: scalar.store(d, t), unravel=unravel(x.shape[:-1]), at=_at(x, tuple(f"i{k}" for k in range(len(x.shape) - 1))),
+                  eps=ctext.literal(getattr(site.node.attrs, "eps", 0.0), acc))
     return Kernel(params(site.ins, out), text, arguments(site.ins, out), f"rlx_ceil_quotient({ctext.dim(rows)}, {per_task})", symbols_used(site))
+
+
+def _element(o: Operand, row: str) -> str:
+    """Element j of a row, as a value."""
+    return scalar.load(o.dtype, f"{row}[{_step(o, 'j')}]")
+
+
+def _step(o: Operand, index: str) -> str:
+    """An index along the last axis."""
+    stride = o.layout.strides[-1]
+    return index if stride == 1 else f"{index}*{ctext.dim(stride)}"
 
 
 def emit_attention(site: Site) -> Kernel:
@@ -38,7 +50,7 @@ def emit_attention(site: Site) -> Kernel:
                   DV=ctext.dim(v.shape[3]), block=QUERY_BLOCK, longest=upper(s), scale=ctext.literal(a.scale, DType.F32),  # type: ignore[attr-defined]
                   softcap=ctext.literal(a.softcap, DType.F32) if a.softcap else "", causal=a.mask != "none", window=a.window,  # type: ignore[attr-defined]
                   q_at=_at(q, ("b", "h", "i")), k_at=_at(k, ("b", "g")), v_at=_at(v, ("b", "g")), k_step=ctext.dim(k.layout.strides[2]),
-                  v_step=ctext.dim(v.layout.strides[2]), q_channel=ctext.dim(q.layout.strides[3]),
+                  v_step=ctext.dim(v.layout.strides[2]), q_channel=_step(q, "c"), k_channel=_step(k, "c"), v_channel=_step(v, "c"),
                   mask="" if mask is None else "bool" if mask.dtype is DType.BOOL else "add",
                   mask_at="" if mask is None else _sum(aligned(mask.shape, mask.layout, scores), ("b", "h", "i", "s")))
     blocks = f"{ctext.dim(product((b, h)))}*rlx_ceil_quotient({ctext.dim(t)}, {QUERY_BLOCK})"
