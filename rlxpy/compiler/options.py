@@ -9,6 +9,7 @@ from rlxpy.errors import InputError
 from rlxpy.ir.place import placed
 
 WEIGHTS = ("auto", "packed", "dense")
+NUMERICS = ("highest", "high", "medium", "low")
 
 
 @dataclass(frozen=True)
@@ -18,12 +19,16 @@ class CompileOptions:
     optimise             False runs the ops as they were written
     weights              "packed" keeps quantised weights packed in memory; "dense" unpacks them once, at load; "auto" is dense
                          where the backend runs those faster and a quarter of the machine's memory holds them
+    numerics             how exact f32 products are: "highest" has no more error than a plain f32 product; "high" multiplies sums of two
+                         bfloat16, "medium" bfloat16, "low" also rounds the left operand to int8 where the weights are integers.
+                         It permits; a backend without such units stays exact (docs/numerics.md)
     kernels              kernel libraries to use, in this order; empty is the backend's own order
     debug                check the plan, poison the arena before each run; None follows RLX_DEBUG
     assert_fusion_clean  raise FusionError on a near miss"""
 
     optimise: bool = True
     weights: str = "auto"
+    numerics: str = "highest"
     kernels: tuple[str, ...] = ()
     debug: bool | None = None
     assert_fusion_clean: bool = False
@@ -32,6 +37,8 @@ class CompileOptions:
     def __post_init__(self) -> None:
         if not isinstance(self.weights, str) or self.weights not in WEIGHTS:
             raise InputError(f"weights={self.weights!r}", why=f"it is one of {', '.join(WEIGHTS)}", fix="CompileOptions(weights='auto')")
+        if not isinstance(self.numerics, str) or self.numerics not in NUMERICS:
+            raise InputError(f"numerics={self.numerics!r}", why=f"it is one of {', '.join(NUMERICS)}", fix="CompileOptions(numerics='highest')")
         kernels: Any = self.kernels
         if not isinstance(kernels, (tuple, list)) or not all(isinstance(k, str) for k in kernels):
             raise InputError(f"kernels={kernels!r}", why=f"{type(kernels).__name__} is not a tuple of library names",

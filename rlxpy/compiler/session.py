@@ -51,7 +51,7 @@ class Session:
         if options is not None and not isinstance(options, CompileOptions):
             raise InputError(f"options={options!r}", why=f"{type(options).__name__} is not CompileOptions",
                              fix="options=CompileOptions(...)")
-        self.options = options or CompileOptions(kernels=settings.setting("kernels"))
+        self.options = options or CompileOptions(numerics=settings.setting("numerics"), kernels=settings.setting("kernels"))
         self.plans_made = 0
         self._plans: dict[Any, Lowered] = {}
         self._lock = threading.RLock()  # a watcher may compile
@@ -86,7 +86,7 @@ class Session:
 
     def _spec(self) -> BackendSpec:
         spec = self._chosen.backend.spec
-        return replace(spec, kernels=spec.kernels.prefer(self.options.kernels)) if self.options.kernels else spec
+        return replace(spec, kernels=spec.kernels.prefer(self.options.kernels), facts={**spec.facts, "numerics": self.options.numerics})
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """The CPU backend: a plan becomes C, C becomes a library, the library runs on this machine's threads."""
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,7 +9,7 @@ from rlxpy.backends.cpu.build import build, prelude
 from rlxpy.backends.cpu.compilers import Compiler, find_compiler
 from rlxpy.backends.cpu.execute import CpuGraph
 from rlxpy.backends.cpu.isa import Isa, detect
-from rlxpy.backends.cpu.kernel import Kernel, Site
+from rlxpy.backends.cpu.kernel import Emitter
 from rlxpy.backends.cpu.library import library
 from rlxpy.backends.cpu.matmul import tile_columns, tile_rows
 from rlxpy.backends.cpu.program import Program, write
@@ -54,7 +54,7 @@ class Cpu:
         return write(plan, head, emitter_of)
 
 
-def emitter_of(step: Step) -> Callable[[Site], Kernel] | None:
+def emitter_of(step: Step) -> Emitter | None:
     """A step's emitter; None for the host tier."""
     row = step.choice.row
     return row.launch if step.choice.tier == "kernel" and row is not None and callable(row.launch) else None

@@ -34,6 +34,7 @@ class Site:
     node: Node
     ins: tuple[Operand, ...]
     outs: tuple[Operand, ...]
+    scratch: str = ""  # C for the memory that the row's scratch_nbytes asked for, shared by all tasks and stages of the step
 
     @property
     def out(self) -> Operand:
@@ -66,7 +67,7 @@ class Kernel:
     needs: frozenset[str] = frozenset()  # encodings whose decoder it calls
 
 
-Emitter = Callable[[Site], Kernel]
+Emitter = Callable[[Site], Kernel | tuple[Kernel, ...]]  # several: stages, each begun when the one before is done
 
 
 def symbols_used(site: Site, *more: Dim) -> frozenset[str]:
@@ -89,4 +90,5 @@ def operand(plan: Plan, ref: Ref) -> Operand:
 
 
 def site_of(plan: Plan, step: Step) -> Site:
-    return Site(step.node, tuple(operand(plan, r) for r in step.node.inputs), tuple(operand(plan, r) for r in step.node.refs))
+    scratch = f"arena + {plan.buffers[step.scratch].offset}" if step.scratch >= 0 else ""
+    return Site(step.node, tuple(operand(plan, r) for r in step.node.inputs), tuple(operand(plan, r) for r in step.node.refs), scratch)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlxpy.backends.cpu import ctext
-from rlxpy.backends.cpu.kernel import Kernel, Packed, Site, site_of
+from rlxpy.backends.cpu.kernel import Emitter, Kernel, Packed, site_of
 from rlxpy.backends.cpu.quant import decoder
 from rlxpy.extend.plan import Plan, Step
 from rlxpy.ir.dims import symbols
@@ -34,7 +34,7 @@ class Segment:
     host: Step | None = None
 
 
-def write(plan: Plan, prelude: str, emitter: Callable[[Step], Callable[[Site], Kernel] | None]) -> Program:
+def write(plan: Plan, prelude: str, emitter: Callable[[Step], Emitter | None]) -> Program:
     """`emitter` gives a step's emitter, None for the host tier."""
     names = tuple(sorted(_symbols(plan)))
     kernels: dict[tuple[Any, ...], str] = {}
@@ -48,19 +48,21 @@ def write(plan: Plan, prelude: str, emitter: Callable[[Step], Callable[[Site], K
         if emit is None:
             segments.append(Segment(len(calls), len(calls), step))
             continue
-        k = emit(site_of(plan, step))
-        decoders |= k.needs
-        key = (k.params, k.body, k.sizes)
-        if key not in kernels:
-            kernels[key] = f"k{len(kernels)}_{_word(step.node.kind or step.node.op.text)}"
-            functions.append(_function(kernels[key], k, names, show_node(step.node)))
-        args = ", ".join(_argument(a, packs, len(plan.buffers)) for a in k.call)
-        calls.append(f"    case {len(calls)}: /* {ctext.comment(show_node(step.node))}{'  ' + ctext.comment(step.node.where) if step.node.where else ''} */\n"
-                     f"      RLX_TASKS({k.tasks}, {kernels[key]}(size, {args}, t0, t1)) break;")
+        made = emit(site_of(plan, step))
+        first = len(calls)
+        for k in made if isinstance(made, tuple) else (made,):
+            decoders |= k.needs
+            key = (k.params, k.body, k.sizes)
+            if key not in kernels:
+                kernels[key] = f"k{len(kernels)}_{_word(step.node.kind or step.node.op.text)}"
+                functions.append(_function(kernels[key], k, names, show_node(step.node)))
+            args = ", ".join(_argument(a, packs, len(plan.buffers)) for a in k.call)
+            calls.append(f"    case {len(calls)}: /* {ctext.comment(show_node(step.node))}{'  ' + ctext.comment(step.node.where) if step.node.where else ''} */\n"
+                         f"      RLX_TASKS({k.tasks}, {kernels[key]}(size, {args}, t0, t1)) break;")
         if segments and segments[-1].host is None:
             segments[-1] = Segment(segments[-1].lo, len(calls))
         else:
-            segments.append(Segment(len(calls) - 1, len(calls)))
+            segments.append(Segment(first, len(calls)))
     sizes = "".join(f"  const i64 {ctext.size_name(n)} = size[{i}]; (void){ctext.size_name(n)};\n" for i, n in enumerate(names))
     source = "\n".join([prelude, *map(decoder, sorted(decoders)), *functions, RUN.replace("@SIZES@", sizes).replace("@CASES@", "\n".join(calls))])
     return Program(source, names, tuple(packs), tuple(segments))
