@@ -200,6 +200,7 @@ CASES: dict[Op, tuple[Case, ...]] = {
     Op.ROPE: tuple(Case(shapes, attrs, ints=(0, 50)) for shapes, attrs in (
         (((2, 3, 5, 4), (5,)), {}), (((2, 5, 6), (2, 5)), {"style": "interleaved", "theta": 100.0}), (((1, 2, 3, 8), (3,), (2,)), {"dims": 4}),
         (((3, 4), (3,), (2,)), {}), (((0, 4), (0,)), {}))),
+    Op.RANDOM_BITS: tuple(Case(((2,),), {"shape": shape}, types={0: DType.U32}) for shape in ((), (7,), (2, 3, 5), (0, 3), (3, 5000))),
     Op.FUSED: (Case(((2, 3), (3,)), {"kind": "elementwise", "body": _chain()}, types={0: DType.F32, 1: DType.F32}),),
 }
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rlxpy.errors import BuildError
-from rlxpy.ir import attrs as A, batching as B, derivatives as D, layout, lowerings, refs, shapes as S
+from rlxpy.ir import attrs as A, batching as B, derivatives as D, layout, lowerings, random, refs, shapes as S
 from rlxpy.ir.place import caller
 from rlxpy.ir.row import (
     ANYTHING,
@@ -21,6 +21,7 @@ from rlxpy.ir.row import (
     NUMBER,
     PRIMITIVE,
     REAL,
+    WORD,
     Cell,
     OpRow,
     Why,
@@ -202,6 +203,10 @@ class Op(Enum):
                       attrs=A.Attend, doc="grouped-query attention [b, h, t, d]; a row that sees nothing gives zeros")
     ROPE = OpRow((2, 3), S.rotated, S.of_first, refs.lifted(refs.rope), lower=lowerings.rope, dtypes=(FLOAT, INDEX, FLOAT), attrs=A.Rope,
                  doc="rotary positions on the last axis; arXiv:2104.09864")
+
+    # numbers from nothing
+    RANDOM_BITS = OpRow(1, S.drawn, S.word, random.bits_ref, vjp=INTEGER_OUTPUT, jvp=INTEGER_OUTPUT, vmap=random.bits_vmap, lower=random.bits_lower,
+                        dtypes=(WORD,), attrs=A.Sized, doc="u32 words of a key u32[2] used once; Threefry-2x32-20, doi:10.1145/2063384.2063405")
 
     # made by the compiler, and the one door for extensions
     FUSED = OpRow((0, None), S.body_shapes, S.body_dtypes, refs.run_body, lower=lowerings.fused, attrs=A.Fused,

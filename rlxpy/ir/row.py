@@ -21,6 +21,7 @@ NUMBER = REAL | COMPLEX
 ANYTHING = frozenset(DType)
 BITS = INTEGER | BOOL
 BYTES = frozenset({DType.U8})
+WORD = frozenset({DType.U32})
 INDEX = frozenset({DType.I32, DType.I64, DType.U32, DType.U8, DType.I8, DType.I16, DType.U16, DType.U64})
 
 

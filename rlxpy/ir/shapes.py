@@ -21,6 +21,7 @@ def of_rest(*ts: TensorType, **_: Any) -> DType: return promote([t.dtype for t i
 def asked(*_: TensorType, to: DType, **__: Any) -> DType: return to
 def boolean(*ts: TensorType, **_: Any) -> DType: return promote([t.dtype for t in ts]) and DType.BOOL
 def single(*_: TensorType, **__: Any) -> DType: return DType.F32
+def word(*_: TensorType, **__: Any) -> DType: return DType.U32
 def index(*_: TensorType, **__: Any) -> DType: return DType.I64
 def value_and_index(x: TensorType, **_: Any) -> list[DType]: return [x.dtype, DType.I64]
 
@@ -264,6 +265,12 @@ def packed_product(x: TensorType, *planes: TensorType, encoding: str, shape: Sha
 
 def filled(*_: TensorType, shape: Shape, axis: int, to: DType) -> Shape:
     axis_of(axis, len(shape))
+    return shape
+
+
+def drawn(key: TensorType, *, shape: Shape) -> Shape:
+    if key.shape != (2,):
+        raise BuildError(f"random_bits with key {key}", why=f"a key is u32[2], this one has shape {shape_text(key.shape)}", fix="index one key of a split, as in keys[0]")
     return shape
 
 

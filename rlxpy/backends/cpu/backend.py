@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 
 from rlxpy.backends.cpu.build import build, prelude
 from rlxpy.backends.cpu.compilers import Compiler, find_compiler
@@ -23,16 +23,22 @@ from rlxpy.extend.plan import Plan, Step
 from rlxpy.ir.dtypes import Array
 
 
+@cache
+def _spec(isa: Isa) -> BackendSpec:
+    return BackendSpec(Device("cpu"), KernelSearchPath((library(isa),)), fuses=frozenset(FUSED_KINDS), host=KernelSearchPath((LIBRARY,)),
+                       facts={"isa": isa.name})
+
+
 @dataclass(frozen=True)
 class Cpu:
-    @cached_property
+    @property
     def isa(self) -> Isa:
+        """Asked anew each time: the setting may have changed."""
         return detect()
 
-    @cached_property
+    @property
     def spec(self) -> BackendSpec:
-        return BackendSpec(Device("cpu"), KernelSearchPath((library(self.isa),)), fuses=frozenset(FUSED_KINDS), host=KernelSearchPath((LIBRARY,)),
-                           facts={"isa": self.isa.name})
+        return _spec(self.isa)
 
     def missing(self) -> str | None:
         found = find_compiler()

@@ -1,7 +1,7 @@
 """The CPU's kernel rows: which emitter serves which op, and what it asks of the operands."""
 from __future__ import annotations
 
-from rlxpy.backends.cpu import elementwise, matmul, movement, quant, reduction, rows
+from rlxpy.backends.cpu import elementwise, matmul, movement, quant, random, reduction, rows
 from rlxpy.backends.cpu.isa import Isa
 from rlxpy.extend.kernels import Constraint, KernelLibrary, KernelRow
 from rlxpy.ir.dtypes import DType
@@ -42,4 +42,5 @@ def library(isa: Isa) -> KernelLibrary:
         KernelRow("kv_append", Op.KV_APPEND, movement.emit_append),
         KernelRow("iota", Op.IOTA, movement.emit_iota, constraints=(number,)),
         KernelRow("size", Op.SIZE, movement.emit_size),
+        KernelRow("random_bits", Op.RANDOM_BITS, random.emit_bits, doc="Threefry blocks in vectors"),
     ))
