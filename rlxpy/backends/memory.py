@@ -13,14 +13,14 @@ from rlxpy.ir.types import bind
 
 
 def view(plan: Plan, r: Ref, sizes: Sizes, spaces: Mapping[Space, Array], fixed: Mapping[int, Array]) -> Array:
-    """`spaces` are bytes; `fixed` has params and constants by buffer, row-major.  A view of those cannot be written."""
+    """`spaces` are bytes; `fixed` has arrays that are a buffer by themselves, row-major: params, constants, what a caller lent.  A view of those cannot be written."""
     place, t = plan.places[r], plan.graph.type(r)
     buffer, item = plan.buffers[place.buffer], t.dtype.nbytes
     shape, strides = bind(t.shape, sizes), tuple(s * item for s in bind(place.layout.strides, sizes))
     offset = at(place.layout.offset, sizes) * item
     if 0 in shape:
         return np.empty(shape, t.dtype.numpy)
-    if buffer.space not in (Space.PARAM, Space.CONST):
+    if place.buffer not in fixed:
         return np.ndarray(shape, t.dtype.numpy, spaces[buffer.space], buffer.offset + offset, strides)
     base = fixed[place.buffer]
     if shape == base.shape and place.layout.is_contiguous(t.shape):

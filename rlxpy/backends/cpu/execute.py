@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rlxpy.backends.cpu import threads
-from rlxpy.backends.cpu.kernel import Packed
+from rlxpy.backends.cpu.kernel import Packed, results
 from rlxpy.backends.cpu.program import Program
 from rlxpy.backends.memory import view as place
 from rlxpy.errors import InputError, RlxError
@@ -72,6 +72,7 @@ class CpuGraph:
         consts = {plan.places[n.refs[0]].buffer: n.attrs.value.array for n in plan.graph if n.op is Op.CONST}  # type: ignore[attr-defined]
         self._arrays: dict[int, Array] = {**consts, **{self._buffers[k]: np.asarray(a, order="C") for k, a in params.items()}}
         self._weights = self._lay_out(self._arrays, None)
+        self._results = results(plan)
         self._idle: deque[Arena] = deque()
         self._pool_nbytes = COUNTER_NBYTES * (1 + max((s.hi - s.lo for s in program.segments), default=0))
 
@@ -94,23 +95,39 @@ class CpuGraph:
 
     # ---- running
     def run(self, inputs: Sequence[Array], sizes: Sizes, outputs: Sequence[Array], state: State | None) -> None:
-        weights = self._weights
+        weights, lent = self._weights, self._lent(inputs, outputs)
+        fixed = {**weights.by_buffer, **lent}
         with self._memory() as m, self._locked(state) as kept:
             if self.debug:
-                m.arena.fill(0xFF)  # NaN in every float type: a read of unwritten memory shows
+                for memory in (m.arena, *(lent[b].reshape(-1).view(np.uint8) for b in self._results if b in lent)):
+                    memory.fill(0xFF)  # NaN in every float type: a read of unwritten memory shows
             spaces = {Space.ARENA: m.arena, Space.INPUT: m.input, Space.STATE: kept}
-            for node, given in zip(self.plan.graph.inputs, inputs, strict=True):
-                self.view(spaces, weights, node.refs[0], sizes)[...] = given
-            self._segments(m, kept, spaces, weights, sizes)
-            for out, r in zip(outputs, self.plan.graph.outputs, strict=True):
-                out[...] = self.view(spaces, weights, r, sizes)
-            moved = [(self.view(spaces, weights, new, sizes).copy(), old) for new, old in self.plan.commits]
+            for node, buffer, given in zip(self.plan.graph.inputs, self.program.lent, inputs, strict=False):
+                if buffer not in lent:
+                    self.view(spaces, fixed, node.refs[0], sizes)[...] = given
+            self._segments(m, kept, spaces, fixed, lent, weights, sizes)
+            for out, r, buffer in zip(outputs, self.plan.graph.outputs, self._results, strict=True):
+                if lent.get(buffer) is not out:
+                    out[...] = self.view(spaces, fixed, r, sizes)
+            moved = [(self.view(spaces, fixed, new, sizes).copy(), old) for new, old in self.plan.commits]
             for value, old in moved:
-                self.view(spaces, weights, old, sizes)[...] = value
+                self.view(spaces, fixed, old, sizes)[...] = value
 
-    def _segments(self, m: Arena, kept: Array, spaces: Mapping[Space, Array], weights: Weights, sizes: Sizes) -> None:
+    def _lent(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> dict[int, Array]:
+        """The caller's arrays that stand for whole buffers: inputs laid out in order, and outputs too when no run can stop half-way."""
+        found = {b: _read_only(a) for b, a in zip(self.program.lent, inputs, strict=False) if a.flags.c_contiguous and a.flags.aligned}
+        if not self.program.fallible:
+            found |= {b: a for b, a in zip(self._results, outputs, strict=True) if b >= 0 and a.flags.carray}
+        return found
+
+    def _addresses(self, m: Arena, lent: Mapping[int, Array]) -> Any:
+        """Where each buffer of program.lent is in this run, as a ctypes array."""
+        memory, buffers = {Space.INPUT: m.input.ctypes.data, Space.ARENA: m.arena.ctypes.data}, self.plan.buffers
+        return (ctypes.c_void_p * len(self.program.lent))(*(lent[b].ctypes.data if b in lent else memory[buffers[b].space] + buffers[b].offset for b in self.program.lent))
+
+    def _segments(self, m: Arena, kept: Array, spaces: Mapping[Space, Array], fixed: Mapping[int, Array], lent: Mapping[int, Array], weights: Weights, sizes: Sizes) -> None:
         words = (ctypes.c_int64 * (len(self.program.symbols) + ERROR_WORDS))(*(sizes[s] for s in self.program.symbols))
-        args = (m.arena.ctypes.data, m.input.ctypes.data, kept.ctypes.data, weights.table, words)
+        args = (m.arena.ctypes.data, self._addresses(m, lent), kept.ctypes.data, weights.table, words)
         for s in self.program.segments:
             if s.host is None:
                 m.pool[:] = 0
@@ -124,7 +141,7 @@ class CpuGraph:
                 assert callable(row.launch), "of NumPy functions"
                 with np.errstate(all="ignore"):
                     try:
-                        row.launch([self.view(spaces, weights, r, sizes) for r in node.inputs], [self.view(spaces, weights, r, sizes) for r in node.refs],
+                        row.launch([self.view(spaces, fixed, r, sizes) for r in node.inputs], [self.view(spaces, fixed, r, sizes) for r in node.refs],
                                    node.attrs.bind(sizes).params())
                     except RlxError as e:
                         raise e.at(node.where) from None
@@ -165,9 +182,16 @@ class CpuGraph:
                 state.half_done = getattr(e, "what", type(e).__name__) if self.plan.nbytes[Space.STATE] else ""
                 raise
 
-    def view(self, spaces: Mapping[Space, Array], weights: Weights, r: Ref, sizes: Sizes) -> Array:
-        """A value where the plan put it."""
-        return place(self.plan, r, sizes, spaces, weights.by_buffer)
+    def view(self, spaces: Mapping[Space, Array], fixed: Mapping[int, Array], r: Ref, sizes: Sizes) -> Array:
+        """A value where the plan, or the caller, put it."""
+        return place(self.plan, r, sizes, spaces, fixed)
+
+
+def _read_only(array: Array) -> Array:
+    """A view that no kernel of the host tier can write through."""
+    shown = array.view()
+    shown.flags.writeable = False
+    return shown
 
 
 def _pointer(value: Any) -> Any:

@@ -1,15 +1,15 @@
 """What a kernel emitter is given, and what it gives: the text of one C function and how to call it."""
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rlxpy.backends.cpu import ctext
 from rlxpy.extend.plan import Plan, Space, Step
-from rlxpy.ir.dims import Dim, Shape
+from rlxpy.ir.dims import Dim, Shape, product
 from rlxpy.ir.dtypes import DType
 from rlxpy.ir.graph import Node, Ref
-from rlxpy.ir.layout import Layout
+from rlxpy.ir.layout import Layout, row_major
 
 
 @dataclass(frozen=True)
@@ -78,17 +78,33 @@ def symbols_used(site: Site, *more: Dim) -> frozenset[str]:
     return frozenset(ctext.names(*dims))
 
 
-def operand(plan: Plan, ref: Ref) -> Operand:
+def results(plan: Plan) -> tuple[int, ...]:
+    """Of each output, the buffer that the caller's array may stand for: one that the output fills, in order; -1 where there is none."""
+    owner: dict[int, Shape] = {}
+    for r, place in plan.places.items():
+        owner.setdefault(place.buffer, plan.graph.type(r).shape)
+    outputs = [(plan.places[r], plan.graph.type(r).shape) for r in plan.graph.outputs]
+    return tuple(p.buffer if plan.buffers[p.buffer].space is Space.ARENA and p.layout == row_major(shape) and product(owner[p.buffer]) == product(shape) else -1
+                 for p, shape in outputs)
+
+
+def lent(plan: Plan) -> tuple[int, ...]:
+    """Buffers that may lie in the caller's own arrays: inputs in their order, then results."""
+    return tuple(dict.fromkeys([*(plan.places[n.refs[0]].buffer for n in plan.graph.inputs), *(b for b in results(plan) if b >= 0)]))
+
+
+def operand(plan: Plan, ref: Ref, lent: Sequence[int]) -> Operand:
     place, t = plan.places[ref], plan.graph.type(ref)
     buffer = plan.buffers[place.buffer]
-    base = {Space.ARENA: f"arena + {buffer.offset}", Space.INPUT: f"input + {buffer.offset}", Space.STATE: f"state + {buffer.offset}",
-            Space.PARAM: f"fixed[{place.buffer}]", Space.CONST: f"fixed[{place.buffer}]"}[buffer.space]
+    base = f"lent[{lent.index(place.buffer)}]" if place.buffer in lent else {
+        Space.ARENA: f"arena + {buffer.offset}", Space.STATE: f"state + {buffer.offset}",
+        Space.PARAM: f"fixed[{place.buffer}]", Space.CONST: f"fixed[{place.buffer}]"}[buffer.space]
     pointer = f"({ctext.storage(t.dtype)} *)({base})"
     if place.layout.offset != 0:
         pointer = f"{pointer} + {ctext.dim(place.layout.offset)}"
     return Operand(ref, t.shape, t.dtype, place.layout, pointer)
 
 
-def site_of(plan: Plan, step: Step) -> Site:
+def site_of(plan: Plan, step: Step, lent: Sequence[int]) -> Site:
     scratch = f"arena + {plan.buffers[step.scratch].offset}" if step.scratch >= 0 else ""
-    return Site(step.node, tuple(operand(plan, r) for r in step.node.inputs), tuple(operand(plan, r) for r in step.node.refs), scratch)
+    return Site(step.node, tuple(operand(plan, r, lent) for r in step.node.inputs), tuple(operand(plan, r, lent) for r in step.node.refs), scratch)

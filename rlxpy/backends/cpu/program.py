@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlxpy.backends.cpu import ctext
-from rlxpy.backends.cpu.kernel import Emitter, Kernel, Packed, site_of
+from rlxpy.backends.cpu.kernel import Emitter, Kernel, Packed, lent, site_of
 from rlxpy.backends.cpu.quant import decoder
 from rlxpy.extend.plan import Plan, Step
 from rlxpy.ir.dims import symbols
@@ -17,12 +17,15 @@ from rlxpy.ir.text import show_node
 @dataclass(frozen=True)
 class Program:
     """`source` exports rlx_run.  `symbols` is the order of sizes; `packs` are weights to lay out anew, after the plan's buffers in
-    `fixed`; `segments` are runs of steps in C, cut where a step belongs to the host."""
+    `fixed`; `lent` are buffers that the caller's arrays may stand for; `segments` are runs of steps in C, cut where a step belongs to
+    the host; `fallible`: a run may raise half-way."""
 
     source: str
     symbols: tuple[str, ...]
     packs: tuple[Packed, ...]
+    lent: tuple[int, ...]
     segments: tuple[Segment, ...]
+    fallible: bool
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Segment:
 
 def write(plan: Plan, prelude: str, emitter: Callable[[Step], Emitter | None]) -> Program:
     """`emitter` gives a step's emitter, None for the host tier."""
-    names = tuple(sorted(_symbols(plan)))
+    names, lends = tuple(sorted(_symbols(plan))), lent(plan)
     kernels: dict[tuple[Any, ...], str] = {}
     functions: list[str] = []
     decoders: set[str] = set()
@@ -48,7 +51,7 @@ def write(plan: Plan, prelude: str, emitter: Callable[[Step], Emitter | None]) -
         if emit is None:
             segments.append(Segment(len(calls), len(calls), step))
             continue
-        made = emit(site_of(plan, step))
+        made = emit(site_of(plan, step, lends))
         first = len(calls)
         for k in made if isinstance(made, tuple) else (made,):
             decoders |= k.needs
@@ -65,13 +68,14 @@ def write(plan: Plan, prelude: str, emitter: Callable[[Step], Emitter | None]) -
             segments.append(Segment(first, len(calls)))
     sizes = "".join(f"  const i64 {ctext.size_name(n)} = size[{i}]; (void){ctext.size_name(n)};\n" for i, n in enumerate(names))
     source = "\n".join([prelude, *map(decoder, sorted(decoders)), *functions, RUN.replace("@SIZES@", sizes).replace("@CASES@", "\n".join(calls))])
-    return Program(source, names, tuple(packs), tuple(segments))
+    fallible = any(s.host for s in segments) or any("rlx_fail(" in f for f in functions)
+    return Program(source, names, tuple(packs), lends, tuple(segments), fallible)
 
 
 RUN = """
 /* Steps lo..hi in order; every thread of a call runs this. */
-static void rlx_steps(rlx_pool *pool, char *arena, char *input, char *state, void *const *fixed, const i64 *size, i64 lo, i64 hi) {
-  (void)arena; (void)input; (void)state; (void)fixed; (void)size;
+static void rlx_steps(rlx_pool *pool, char *arena, void *const *lent, char *state, void *const *fixed, const i64 *size, i64 lo, i64 hi) {
+  (void)arena; (void)lent; (void)state; (void)fixed; (void)size;
 @SIZES@  for (i64 step = lo; step < hi; step++) {
     switch (step) {
 @CASES@
@@ -79,9 +83,9 @@ static void rlx_steps(rlx_pool *pool, char *arena, char *input, char *state, voi
   }
 }
 
-RLX_EXPORT void rlx_run(rlx_pool *pool, int threads, char *arena, char *input, char *state, void *const *fixed, const i64 *size, i64 lo, i64 hi) {
+RLX_EXPORT void rlx_run(rlx_pool *pool, int threads, char *arena, void *const *lent, char *state, void *const *fixed, const i64 *size, i64 lo, i64 hi) {
   __atomic_store_n(&pool->threads, threads, __ATOMIC_RELAXED);  /* every thread of a call stores the same number */
-  rlx_steps(pool, arena, input, state, fixed, size, lo, hi);
+  rlx_steps(pool, arena, lent, state, fixed, size, lo, hi);
 }
 """
 
