@@ -38,8 +38,8 @@ class CompiledGraph:
         self._runtime_params = {n.name for n in plan.graph.params}
         self._state = executable.new_state()
         self._params_lock = threading.Lock()
-        self._extremes = tuple((n, a, n_shape[a]) for n in source if n.op in (Op.MAX, Op.MIN)
-                               for n_shape in (source.type(n.inputs[0]).shape,) for a in n.attrs.axes if lower(n_shape[a]) == 0)  # type: ignore[attr-defined]
+        self._extremes = tuple((n, a, n_shape[a]) for n in source if n.op in (Op.MAX, Op.MIN, Op.ARGMAX, Op.ARGMIN)
+                               for n_shape in (source.type(n.inputs[0]).shape,) for a in getattr(n.attrs, "axes", (getattr(n.attrs, "axis", 0),)) if lower(n_shape[a]) == 0)
 
     # ---- running
     @placed

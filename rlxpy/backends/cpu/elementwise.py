@@ -1,4 +1,4 @@
-"""Kernels of elementwise nodes, alone or fused, and of copies: one loop nest, one write."""
+"""Kernels of elementwise nodes, alone or fused: one loop nest, one write."""
 from __future__ import annotations
 
 from rlxpy.backends.cpu import ctext, scalar
@@ -8,7 +8,6 @@ from rlxpy.ir.attrs import Fused
 from rlxpy.ir.builder import Builder
 from rlxpy.ir.dims import Shape
 from rlxpy.ir.graph import Graph
-from rlxpy.ir.layout import row_major
 
 
 def body_of(site: Site) -> Graph:
@@ -28,13 +27,6 @@ def emit(site: Site) -> Kernel:
     loads = [f"const {ctext.value(o.dtype)} a{k} = {scalar.load(o.dtype, f'p{k}[{walks.step(k)}]')};" for k, o in enumerate(site.ins)]
     inner = [*loads, *made.lines, f"q[{walks.step(len(site.ins))}] = {scalar.store(made.dtype, made.result)};"]
     return loop_kernel(site, walks, inner)
-
-
-def emit_copy(site: Site) -> Kernel:
-    """A movement op that no view can say: every element to its place."""
-    (x,) = site.ins
-    walks = nest(x.shape, (x.layout.strides, row_major(x.shape).strides))  # a result is row-major, so a reshape keeps the order of elements
-    return loop_kernel(site, walks, [f"q[{walks.step(1)}] = p0[{walks.step(0)}];"])
 
 
 def loop_kernel(site: Site, walks: Nest, inner: list[str]) -> Kernel:

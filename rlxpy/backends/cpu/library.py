@@ -1,7 +1,7 @@
 """The CPU's kernel rows: which emitter serves which op, and what it asks of the operands."""
 from __future__ import annotations
 
-from rlxpy.backends.cpu import elementwise, matmul, movement, quant, random, reduction, rows
+from rlxpy.backends.cpu import elementwise, indexed, matmul, movement, order, quant, random, reduction, rows
 from rlxpy.backends.cpu.isa import Isa
 from rlxpy.extend.kernels import Constraint, KernelLibrary, KernelRow
 from rlxpy.ir.dtypes import DType
@@ -11,6 +11,7 @@ from rlxpy.ir.op import ELEMENTWISE, Op
 NUMBERS = tuple(d.text for d in DType if d.bits >= 8 and not d.is_complex)
 FLOATS = ("f16", "bf16", "f32", "f64")
 REDUCTIONS = (Op.SUM, Op.PROD, Op.MEAN, Op.MAX, Op.MIN, Op.ANY, Op.ALL)
+MOVEMENT = tuple(op for op in Op if op.row.view)
 
 
 def library(isa: Isa) -> KernelLibrary:
@@ -35,10 +36,15 @@ def library(isa: Isa) -> KernelLibrary:
         KernelRow("attention", Op.ATTENTION, rows.emit_attention, ("q", "k", "v", "mask"), constraints=(single, Constraint("k.shape[2]", "LE", rows.LONGEST_ROW)),
                   doc="a row of scores at a time"),
         KernelRow("rope", Op.ROPE, rows.emit_rope, constraints=(floating,), doc="angles in f64"),
-        *(KernelRow(op.text, op, elementwise.emit_copy, doc="a copy, where no view says it") for op in (Op.RESHAPE,)),
+        *(KernelRow(op.text, op, movement.emit_copy, doc="a copy, where no view says it") for op in MOVEMENT),
         KernelRow("concat", Op.CONCAT, movement.emit_concat),
         KernelRow("pad", Op.PAD, movement.emit_pad, constraints=(number,)),
-        KernelRow("gather", Op.GATHER, movement.emit_gather),
+        KernelRow("gather", Op.GATHER, indexed.emit_gather),
+        KernelRow("take_along", Op.TAKE_ALONG, indexed.emit_take_along),
+        KernelRow("scatter_add", Op.SCATTER_ADD, indexed.emit_scatter_add, constraints=(number,), scratch_nbytes=indexed.scatter_scratch, doc="updates in their order"),
+        *(KernelRow(op.text, op, order.emit_arg, constraints=(read,), doc="candidates side by side") for op in (Op.ARGMAX, Op.ARGMIN)),
+        KernelRow("cumsum", Op.CUMSUM, order.emit_cumsum, constraints=(number,), scratch_nbytes=order.cumsum_scratch, doc="neighbouring lines at a time, long ones in blocks"),
+        *(KernelRow(op.text, op, order.emit_sort, constraints=(number,), scratch_nbytes=order.sort_scratch, doc="by the digits of a key") for op in (Op.SORT, Op.TOP_K)),
         KernelRow("kv_append", Op.KV_APPEND, movement.emit_append),
         KernelRow("iota", Op.IOTA, movement.emit_iota, constraints=(number,)),
         KernelRow("size", Op.SIZE, movement.emit_size),

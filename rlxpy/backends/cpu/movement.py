@@ -1,89 +1,116 @@
-"""Kernels that move values: concat, pad, gather, kv_append, iota, sizes."""
+"""Kernels that move values: copies, concat, pad, kv_append, iota, sizes."""
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from rlxpy.backends.cpu import ctext
 from rlxpy.backends.cpu.elementwise import arguments, indent, params, unravel
 from rlxpy.backends.cpu.kernel import Kernel, Operand, Site, symbols_used
-from rlxpy.backends.cpu.loops import TASK_NUMEL, nest
+from rlxpy.backends.cpu.loops import TASK_NUMEL, Nest, nest, tasks
 from rlxpy.backends.cpu.scalar import store
-from rlxpy.ir.dims import Dim, product, upper
-from rlxpy.ir.layout import Layout, row_major
+from rlxpy.backends.templates import render
+from rlxpy.ir.dims import Dim, Shape, product
+from rlxpy.ir.layout import Layout, ViewArgs, row_major
+from rlxpy.ir.types import TensorType
 
 NODE = "i64 node"  # which node to name when an index is out of range
+TILE = 16          # elements of one cache line, or a few
 
 
-def emit_concat(site: Site) -> Kernel:
-    """Each source is one walk into its part of the result."""
-    axis = site.node.attrs.axis % len(site.out.shape)  # type: ignore[attr-defined]
-    lines: list[str] = []
+def emit_copy(site: Site) -> Kernel:
+    """A movement op as a copy, where its result is not just a view."""
+    (x,), out, node = site.ins, site.out, site.node
+    seen = node.row.view(ViewArgs(x.layout, TensorType(x.shape, x.dtype), node.type, node.attrs.params())) if node.row.view else None
+    if seen is None:  # a reshape that keeps the order of the elements: the result is written in the shape of the source
+        return copy(x, part(out, x.shape, row_major(x.shape).strides, 0))
+    return copy(part(x, out.shape, seen.strides, seen.offset - x.layout.offset), out)
+
+
+def part(o: Operand, shape: Shape, strides: Shape, offset: Dim) -> Operand:
+    """Another walk over an operand's elements, from `offset` elements behind its first."""
+    pointer = f"{o.pointer} + {ctext.dim(offset)}" if offset != 0 else o.pointer
+    return replace(o, shape=shape, layout=Layout(strides, o.layout.offset + offset), pointer=pointer)
+
+
+def copy(x: Operand, out: Operand) -> Kernel:
+    """One shape, two walks.  Where the source is contiguous along another axis than the result, by tiles: each cache line is read and
+    written once, whatever the strides."""
+    walks = nest(x.shape, (x.layout.strides, out.layout.strides))
+    turned = next((a for a, s in enumerate(walks.strides[0][:-1]) if s == 1), None)
+    if turned is not None and walks.strides[1][-1] == 1:
+        return _turned(x, out, walks, turned)
+    deal = tasks(walks)
+    places = [f"const {x.c} *p = x0 + {walks.offset(0)}; {out.c} *q = y + {walks.offset(1)};"]
+    if deal.block:
+        lines = ["for (i64 t = t0; t < t1; t++) {", f"  const i64 j0 = t*{deal.block}, width = rlx_least({deal.block}, {ctext.dim(walks.inner)} - j0);",
+                 *indent([f"const {x.c} *p = x0 + {_times('j0', walks.strides[0][-1])}; {out.c} *q = y + {_times('j0', walks.strides[1][-1])};"]),
+                 *indent(run("q", "p", "width", walks, out)), "}"]
+    else:
+        lines = [f"const i64 r1 = rlx_least(t1*{deal.rows}, {ctext.dim(product(walks.outer))});", f"for (i64 r = t0*{deal.rows}; r < r1; r++) {{",
+                 *indent(unravel(walks.outer)), *indent(places), *indent(run("q", "p", ctext.dim(walks.inner), walks, out)), "}"]
+    return _copier(x, out, lines, deal.count)
+
+
+def run(q: str, p: str, width: str, walks: Nest, o: Operand) -> list[str]:
+    """The innermost walk of a copy: bytes at once where both sides are contiguous."""
+    if walks.strides[0][-1] == 1 and walks.strides[1][-1] == 1:
+        return [f"__builtin_memcpy({q}, {p}, (u64)({width})*sizeof({o.c}));"]
+    return ["RLX_SIMD", f"for (i64 j = 0; j < {width}; j++) {q}[{walks.step(1)}] = {p}[{walks.step(0)}];"]
+
+
+def _turned(x: Operand, out: Operand, walks: Nest, axis: int) -> Kernel:
+    """The source is contiguous along `axis`, the result along the last axis."""
+    outer = Nest((*walks.sizes[:axis], *walks.sizes[axis + 1:]), tuple((*s[:axis], *s[axis + 1:]) for s in walks.strides))
+    high, wide = ctext.dim(walks.sizes[axis]), ctext.dim(walks.inner)
+    strips = f"rlx_ceil_quotient({high}, {TILE})"
+    text = render("cpu/turn.c.j2", tile=TILE, high=high, wide=wide, strips=strips, unravel=unravel(outer.outer), x_at=outer.offset(0), y_at=outer.offset(1), c=x.c,
+                  x_step=ctext.dim(walks.strides[0][-1]), y_step=ctext.dim(walks.strides[1][axis]))
+    return _copier(x, out, text.splitlines(), f"{ctext.dim(product(outer.outer))}*{strips}")
+
+
+def _copier(x: Operand, out: Operand, lines: list[str], count: str) -> Kernel:
+    sizes = ctext.names(*x.shape, *x.layout.strides, *out.layout.strides)
+    return Kernel(params((x,), out), "\n".join(lines), arguments((x,), out), count, frozenset(sizes))
+
+
+def _times(index: str, stride: Dim) -> str:
+    return index if stride == 1 else f"{index}*{ctext.dim(stride)}"
+
+
+def emit_concat(site: Site) -> tuple[Kernel, ...]:
+    """Each source is a copy into its part of the result."""
+    out, axis = site.out, site.node.attrs.axis % len(site.out.shape)  # type: ignore[attr-defined]
+    made: list[Kernel] = []
     start: Dim = 0
-    for k, o in enumerate(site.ins):
-        lines += _copy(o, f"x{k}", site.out, "y", start * site.out.layout.strides[axis])
-        start = start + o.shape[axis]
-    return Kernel(params(site.ins, site.out), "\n".join(["if (t0 > 0) return;", *lines]), arguments(site.ins, site.out), "1", symbols_used(site))
+    for x in site.ins:
+        made.append(copy(x, part(out, x.shape, out.layout.strides, start * out.layout.strides[axis])))
+        start = start + x.shape[axis]
+    return tuple(made)
 
 
-def _copy(source: Operand, x: str, to: Operand, y: str, offset: Dim) -> list[str]:
-    """source's elements to the part of `to` that starts `offset` elements in."""
-    walks = nest(source.shape, (source.layout.strides, to.layout.strides))
-    return ["{", f"  const i64 rows = {ctext.dim(product(walks.outer))};", "  for (i64 r = 0; r < rows; r++) {", *indent(unravel(walks.outer), 2),
-            f"    const {source.c} *p = {x} + {walks.offset(0)}; {to.c} *q = {y} + {ctext.dim(offset)} + {walks.offset(1)};",
-            "    RLX_SIMD", f"    for (i64 j = 0; j < {ctext.dim(walks.inner)}; j++) q[{walks.step(1)}] = p[{walks.step(0)}];", "  }", "}"]
-
-
-def emit_pad(site: Site) -> Kernel:
+def emit_pad(site: Site) -> tuple[Kernel, ...]:
     (x,), out, a = site.ins, site.out, site.node.attrs
     fill = store(x.dtype, ctext.literal(a.value, x.dtype.accumulator))  # type: ignore[attr-defined]
     offset: Dim = 0
     for low, stride in zip(a.low, out.layout.strides, strict=True):  # type: ignore[attr-defined]
         offset = offset + low * stride
-    lines = ["if (t0 > 0) return;", f"for (i64 j = 0; j < {ctext.dim(product(out.shape))}; j++) y[j] = {fill};", *_copy(x, "x0", out, "y", offset)]
-    return Kernel(params(site.ins, out), "\n".join(lines), arguments(site.ins, out), "1", symbols_used(site))
-
-
-def emit_gather(site: Site) -> Kernel:
-    """Rows by index; an index outside stops the run: the error word gets the step, the index and the bound."""
-    (x, at), out = site.ins, site.out
-    axis = site.node.attrs.axis % len(x.shape)  # type: ignore[attr-defined]
-    lead, tail = x.shape[:axis], x.shape[axis + 1:]
-    n, count, width = x.shape[axis], product(at.shape), product(tail)
-    inner = nest(tail, (x.layout.strides[axis + 1:], row_major(tail).strides))
-    per_task = max(1, TASK_NUMEL // max(1, upper(width)))
-    rows = product(lead) * count
-    lines = [f"const i64 count = {ctext.dim(count)}, r1 = rlx_least(t1*{per_task}, {ctext.dim(rows)});", f"for (i64 r = t0*{per_task}; r < r1; r++) {{",
-             "  i64 o = r / count, a = r % count;", *indent(_renamed(unravel(at.shape, "a"), "a_")),
-             f"  i64 index = (i64)x1[{_at(at.layout.strides, 'a_')}];",
-             f"  if (index < {'0' if at.dtype.kind == 'u' else f'-({ctext.dim(n)})'} || index >= {ctext.dim(n)}) {{ rlx_fail(size, node, index, {ctext.dim(n)}); index = 0; }}",
-             f"  if (index < 0) index += {ctext.dim(n)};", *indent(_renamed(unravel(lead, "o"), "o_", "more")),
-             f"  const {x.c} *p = x0 + index*{ctext.dim(x.layout.strides[axis])} + {_at(x.layout.strides[:axis], 'o_')};",
-             f"  {out.c} *q = y + r*{ctext.dim(width)};",
-             f"  for (i64 s = 0; s < {ctext.dim(product(inner.outer))}; s++) {{", *indent(unravel(inner.outer, "s"), 2),
-             f"    const {x.c} *pp = p + {inner.offset(0)}; {out.c} *qq = q + {inner.offset(1)};",
-             f"    for (i64 j = 0; j < {ctext.dim(inner.inner)}; j++) qq[{inner.step(1)}] = pp[{inner.step(0)}];", "  }", "}"]
-    return Kernel((*params(site.ins, out), NODE), "\n".join(lines), (*arguments(site.ins, out), str(site.node.id)), f"rlx_ceil_quotient({ctext.dim(rows)}, {per_task})", symbols_used(site))
-
-
-def _at(strides: Sequence[Dim], index: str) -> str:
-    return " + ".join(f"{index}{k}*{ctext.dim(s)}" for k, s in enumerate(strides) if s != 0) or "0"
-
-
-def _renamed(lines: list[str], index: str, rest: str = "left") -> list[str]:
-    return [line.replace("i64 i", f"i64 {index}").replace("rest", rest) for line in lines]
+    n = ctext.dim(product(out.shape))
+    filled = Kernel(params((), out), f"const i64 j1 = rlx_least(t1*{TASK_NUMEL}, {n});\nRLX_SIMD\nfor (i64 j = t0*{TASK_NUMEL}; j < j1; j++) y[j] = {fill};",
+                    arguments((), out), f"rlx_ceil_quotient({n}, {TASK_NUMEL})", frozenset(ctext.names(*out.shape)))
+    return filled, copy(x, part(out, x.shape, out.layout.strides, offset))
 
 
 def emit_append(site: Site) -> Kernel:
     """New rows into the cache at a position; the rest is already there when the plan gave the cache's own memory."""
     (cache, new, _), out = site.ins, site.out
     axis = site.node.attrs.axis % len(cache.shape)  # type: ignore[attr-defined]
-    moved = replace(new, layout=Layout(new.layout.strides, 0))
     room = cache.shape[axis]
+    walks = nest(new.shape, (new.layout.strides, out.layout.strides))
     lines = ["if (t0 > 0) return;", "const i64 at = (i64)x2[0];",
              f"if (at < 0 || at > {ctext.dim(room)} - {ctext.dim(new.shape[axis])}) {{ rlx_fail(size, node, at, {ctext.dim(room)}); return; }}",
              f"if ((const void *)y != (const void *)x0) for (i64 j = 0; j < {ctext.dim(product(cache.shape))}; j++) y[j] = x0[j];",
-             f"y += at*{ctext.dim(out.layout.strides[axis])};", *_copy(moved, "x1", out, "y", 0)]
+             f"y += at*{ctext.dim(out.layout.strides[axis])};", f"for (i64 r = 0; r < {ctext.dim(product(walks.outer))}; r++) {{", *indent(unravel(walks.outer)),
+             f"  const {new.c} *p = x1 + {walks.offset(0)}; {out.c} *q = y + {walks.offset(1)};", *indent(run("q", "p", ctext.dim(walks.inner), walks, out)), "}"]
     names = tuple(p.replace("restrict ", "") for p in params(site.ins, out))  # the cache and the result are one memory
     return Kernel((*names, NODE), "\n".join(lines), (*arguments(site.ins, out), str(site.node.id)), "1", symbols_used(site))
 
