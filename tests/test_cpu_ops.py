@@ -1,7 +1,7 @@
 """Kernels of order, index and movement on the cpu: sizes, strides and values that the samples of every op do not have."""
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ml_dtypes
@@ -28,10 +28,10 @@ def bits(shape: tuple[int, ...], dtype: Any) -> Array:
     return np.where(RNG.random(shape) < 0.3, RNG.choice(np.array([0.0, -0.0, 1.0, 2.0] if raw.dtype.kind not in "iu" else [0, 1, 2, 1]).astype(d), shape), raw)
 
 
-def agree(make: Callable[..., Any], *arrays: Array, shapes: Any = None, exact: bool = True) -> None:
+def agree(make: Callable[..., Any], *arrays: Array, shapes: Mapping[int, Any] = {}, exact: bool = True) -> None:
     """The graph `make` gives the same on cpu, twice, with one thread and with two, as on the reference; every output on its own."""
     b = Builder("case")
-    made = make(*(b.input(f"x{k}", (shapes or {}).get(k, a.shape), str(a.dtype)) for k, a in enumerate(arrays)))
+    made = make(*(b.input(f"x{k}", shapes.get(k, a.shape), str(a.dtype)) for k, a in enumerate(arrays)))
     outputs = made if isinstance(made, (tuple, list)) else (made,)
     graph = b.finish(*outputs)
     want = compile(graph, device="reference").run(*arrays)
