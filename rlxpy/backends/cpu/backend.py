@@ -54,7 +54,7 @@ class Cpu:
     def program(self, plan: Plan) -> Program:
         """The C of a plan."""
         isa = self.isa
-        head = "\n".join([prelude(), f"enum {{ RLX_SYMBOLS = {len(plan.graph.symbols)} }};", read("cpu/runtime.h"), render("cpu/order.h.j2"),
+        head = "\n".join([prelude(), f"enum {{ RLX_SYMBOLS = {len(plan.graph.symbols)} }};", read("cpu/runtime.h"), render("cpu/order.h.j2"), read("cpu/attention.h"),
                              render("cpu/tile.h.j2", MR=tile_rows(isa), NV=2, VL=isa.vector, NR=tile_columns(isa)),
                              render("cpu/dots.h.j2", MR=LEFT_ROWS, VL=isa.vector)])
         return write(plan, head, emitter_of)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rlxpy.ir.dims import Dim, Quotient, SymDim
+from rlxpy.ir.dims import Dim, Quotient, Shape, SymDim
 from rlxpy.ir.dtypes import DType
 
 # storage types of the prelude; 16-bit and 8-bit floats are stored as integers and computed in f32
@@ -36,6 +36,11 @@ def dim(d: Dim) -> str:
             factors.insert(0, str(c))
         terms.append("*".join(factors))
     return terms[0] if len(terms) == 1 else f"({' + '.join(terms)})"
+
+
+def walk(strides: Shape, index: tuple[str, ...]) -> str:
+    """An offset as a C expression: indices times their strides."""
+    return " + ".join(f"{i}*{dim(s)}" for i, s in zip(index, strides, strict=True) if s != 0) or "0"
 
 
 def size_name(symbol: str) -> str:

@@ -11,9 +11,6 @@ from rlxpy.backends.templates import render
 from rlxpy.ir.dims import Dim, product, upper
 from rlxpy.ir.dtypes import DType
 
-QUERY_BLOCK = 8        # queries of one attention task
-LONGEST_ROW = 1 << 16  # keys whose scores fit a thread's stack
-
 
 def emit_rows(site: Site) -> Kernel:
     """softmax, log_softmax, layer_norm, rms_norm over the last axis, however the operands lie in memory."""
@@ -37,24 +34,6 @@ def _step(o: Operand, index: str) -> str:
     """An index along the last axis."""
     stride = o.layout.strides[-1]
     return index if stride == 1 else f"{index}*{ctext.dim(stride)}"
-
-
-def emit_attention(site: Site) -> Kernel:
-    q, k, v = site.ins[:3]
-    a = site.node.attrs
-    b, h, t, d = q.shape
-    s = k.shape[2]
-    scores = (b, h, t, s)
-    mask = site.ins[3] if len(site.ins) > 3 else None
-    text = render("cpu/attention.c.j2", heads=ctext.dim(h), group=f"({ctext.dim(h)}/{ctext.dim(k.shape[1])})", T=ctext.dim(t), S=ctext.dim(s), D=ctext.dim(d),
-                  DV=ctext.dim(v.shape[3]), block=QUERY_BLOCK, longest=upper(s), scale=ctext.literal(a.scale, DType.F32),  # type: ignore[attr-defined]
-                  softcap=ctext.literal(a.softcap, DType.F32) if a.softcap else "", causal=a.mask != "none", window=a.window,  # type: ignore[attr-defined]
-                  q_at=_at(q, ("b", "h", "i")), k_at=_at(k, ("b", "g")), v_at=_at(v, ("b", "g")), k_step=ctext.dim(k.layout.strides[2]),
-                  v_step=ctext.dim(v.layout.strides[2]), q_channel=_step(q, "c"), k_channel=_step(k, "c"), v_channel=_step(v, "c"),
-                  mask="" if mask is None else "bool" if mask.dtype is DType.BOOL else "add",
-                  mask_at="" if mask is None else _sum(aligned(mask.shape, mask.layout, scores), ("b", "h", "i", "s")))
-    blocks = f"{ctext.dim(product((b, h)))}*rlx_ceil_quotient({ctext.dim(t)}, {QUERY_BLOCK})"
-    return Kernel(params(site.ins, site.out), text, arguments(site.ins, site.out), blocks, symbols_used(site))
 
 
 def _at(o: Operand, index: tuple[str, ...]) -> str:

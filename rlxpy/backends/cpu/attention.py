@@ -1,0 +1,176 @@
+"""Kernels of attention: by tiles of keys for many queries, split over keys for few, with narrow or packed keys and values read as they lie."""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rlxpy.backends.cpu import ctext, scalar
+from rlxpy.backends.cpu.elementwise import body_of
+from rlxpy.backends.cpu.isa import Isa
+from rlxpy.backends.cpu.kernel import Emitter, Kernel, Operand, Site, symbols_used
+from rlxpy.backends.cpu.loops import aligned
+from rlxpy.backends.cpu.matmul import tile_columns, tile_rows
+from rlxpy.backends.templates import render
+from rlxpy.ir.attrs import Attend, Packed
+from rlxpy.ir.dims import Dim, Shape, exact_quotient, lower, product, upper
+from rlxpy.ir.dtypes import DType
+from rlxpy.ir.encoding import encoding
+from rlxpy.ir.graph import Graph, Node, Ref
+from rlxpy.ir.layout import row_major
+from rlxpy.ir.op import Op
+
+MOST_CHANNELS = 512   # of a key or value: a task's tiles lie on its stack
+TILE_KEYS = 96        # keys of a tile, and with their values about what the first cache holds; a multiple of every tile_rows
+TASK_COLUMNS = 4      # blocks of 2 * vector rows in a task of attention_tiles
+PART_KEYS = 4 * TILE_KEYS  # keys of a task of attention_split
+
+
+def few_rows(isa: Isa) -> int:
+    """Rows up to which dot products are quicker than tiles with empty columns."""
+    return isa.vector
+
+
+@dataclass(frozen=True)
+class Source:
+    """Keys or values as a kernel reads them: a row is `width` channels, in f32 `padded` of them.  `decode` is C from `p` to `to`."""
+
+    name: str
+    operand: Operand
+    width: Dim
+    unit: int    # what `padded` is a multiple of
+    decode: str  # empty where rows are read where they lie
+    needs: frozenset[str] = frozenset()
+
+    def template(self) -> Mapping[str, Any]:
+        step, padded = self.operand.layout.strides[2], -(-upper(self.width) // self.unit) * self.unit
+        return {"name": self.name, "c": self.operand.c, "at": ctext.walk(self.operand.layout.strides[:2], ("b", "g")), "width": ctext.dim(self.width),
+                "padded": padded, "most": padded, "direct": not self.decode, "decode": self.decode, "step": ctext.dim(step),
+                "distance": str(padded) if self.decode else ctext.dim(step)}
+
+
+def _source(name: str, o: Operand, width: Dim, unit: int, packing: str) -> Source:
+    stride = o.layout.strides[3]
+    if packing:
+        e = encoding(packing)
+        blocks = exact_quotient(width, e.block)
+        assert blocks is not None, "the fused node's constraints ask for whole blocks"
+        return Source(name, o, width, unit, f"for (i64 c = 0; c < {ctext.dim(blocks)}; c++) rlx_decode_{e.name}(p + c*{e.block_nbytes}, to + c*{e.block});", frozenset({e.name}))
+    if o.dtype is DType.F32 and stride == 1 and isinstance(width, int) and width % unit == 0:
+        return Source(name, o, width, unit, "")
+    if o.dtype is DType.F16 and stride == 1:
+        return Source(name, o, width, unit, f"rlx_widen_f16(to, p, {ctext.dim(width)});")
+    return Source(name, o, width, unit, f"RLX_SIMD for (i64 c = 0; c < {ctext.dim(width)}; c++) to[c] = {scalar.load(o.dtype, f'p[c*{ctext.dim(stride)}]')};")
+
+
+@dataclass(frozen=True)
+class Call:
+    """An attention node, or a fused chain around one, taken apart.  `out_strides` are of (b, h, t) in the result."""
+
+    q: Operand
+    k: Operand
+    v: Operand
+    mask: Operand | None
+    packing: tuple[str, str]  # encodings of keys and values, "" for plain ones
+    node: Node
+    shapes: tuple[Shape, Shape, Shape]
+    out_strides: Shape
+
+    @property
+    def attrs(self) -> Attend:
+        assert isinstance(self.node.attrs, Attend)
+        return self.node.attrs
+
+
+def call_of(site: Site) -> Call:
+    body = body_of(site)
+    node = attention_in(body)
+    given = {n.refs[0]: o for n, o in zip(body.inputs, site.ins, strict=True)}
+    found = [_behind(body, r) for r in node.inputs]
+    _, h, t, e = node.type.shape
+    merged = len(site.out.shape) == 3
+    strides = (t * h * e, e, h * e) if merged else row_major(node.type.shape).strides[:3]
+    operands = [given[r] for r, _ in found]
+    mask = operands[3] if len(operands) > 3 else None
+    q, k, v = (body.type(r).shape for r in node.inputs[:3])
+    return Call(operands[0], operands[1], operands[2], mask, (found[1][1], found[2][1]), node, (q, k, v), strides)
+
+
+def attention_in(body: Graph) -> Node:
+    return next(n for n in body if n.op is Op.ATTENTION)
+
+
+def _behind(body: Graph, r: Ref) -> tuple[Ref, str]:
+    """The input that a value of the chain is read from, and its encoding: casts and decoding happen as it is read."""
+    node = body[r.node]
+    if node.op is Op.INPUT:
+        return r, ""
+    return node.inputs[0], node.attrs.encoding if isinstance(node.attrs, Packed) else ""
+
+
+def emitter(isa: Isa) -> Emitter:
+    return lambda site: _emit(call_of(site), site, isa)
+
+
+def _emit(call: Call, site: Site, isa: Isa) -> Kernel | tuple[Kernel, ...]:
+    (b, h, t, _), (_, g, s, _), _ = call.shapes
+    group, few = exact_quotient(h, g), few_rows(isa)
+    assert group is not None, "the shape rule has checked it"
+    rows, facts = t * group, _facts(call, site, isa, group)
+    names, args = _params(call, site)
+    is_few = f"{ctext.dim(rows)} <= {few}"
+    pairs, used = ctext.dim(product((b, g))), symbols_used(site)
+    parts, chunks = f"rlx_ceil_quotient({ctext.dim(s)}, {PART_KEYS})", f"rlx_ceil_quotient({ctext.dim(rows)}, {facts['rows']})"
+    needs = frozenset().union(*(x.needs for x in facts["sources"]))
+    scratch, shared = ("char *scratch",), (site.scratch or "arena",)  # nothing is left where there are no rows or no keys
+
+    def text(name: str, key: str) -> str:
+        return render(f"cpu/attention_{name}.c.j2", **facts, mask_key=f"{key} + (s0 + s)*{facts['mask_step']}")
+
+    tiles = Kernel(names, text("tiles", "mask_at[block*WIDTH + r]" if facts["per_row"] else facts["mask_row"]), args, f"({is_few} ? 0 : {pairs}*{chunks})", used, needs)
+    if lower(rows) > few:
+        return tiles
+    split = Kernel((*names[:-1], *scratch), text("split", "at" if facts["per_row"] else facts["mask_row"]), (*args[:-1], *shared), f"({is_few} ? {pairs}*{parts} : 0)", used, needs)
+    join = Kernel((*scratch, names[-1]), text("join", ""), (*shared, args[-1]), f"({is_few} ? {pairs}*{ctext.dim(rows)} : 0)", used)
+    return (split, join) if upper(rows) <= few else (tiles, split, join)
+
+
+def _facts(call: Call, site: Site, isa: Isa, group: Dim) -> dict[str, Any]:
+    (b, h, t, d), (_, g, s, _), (*_, e) = call.shapes
+    columns = tile_columns(isa)
+    k, v = _source("k", call.k, d, isa.vector, call.packing[0]), _source("v", call.v, e, columns, call.packing[1])
+    q, mask, a = call.q, call.mask, call.attrs
+    kind = "" if mask is None else "bool" if mask.dtype is DType.BOOL else "spans" if mask.dtype.is_integer else "add"
+    walk = (0, 0, 0, 0) if mask is None else aligned(mask.shape, mask.layout, (b, h, t, 2 if kind == "spans" else s))
+    load = scalar.load(mask.dtype, "@").split("@") if mask is not None and kind == "add" else ("", "")
+    query_rows = 4 if group > 4 or not isinstance(group, int) else group
+    return {
+        "VL": isa.vector, "MR": tile_rows(isa), "PR": 8 if isa.vector >= 16 else 4, "QR": query_rows, "few": -(-few_rows(isa) // query_rows) * query_rows,
+        "rows": TASK_COLUMNS * columns, "keys": TILE_KEYS, "part_keys": PART_KEYS, "key_heads": ctext.dim(g), "group": ctext.dim(group), "T": ctext.dim(t), "S": ctext.dim(s),
+        "scale": ctext.literal(a.scale, DType.F32), "softcap": ctext.literal(a.softcap, DType.F32) if a.softcap else "", "causal": a.mask != "none", "window": a.window,
+        "mask": kind, "mask_load": load, "mask_row": ctext.walk(walk[:3], ("b", "h", "i")), "mask_step": ctext.dim(walk[3]),
+        "per_row": kind in ("bool", "add") and walk[1:3] != (0, 0), "touched": bool(a.softcap) or kind in ("bool", "add"), "limited": a.mask != "none" or kind == "spans",
+        "q": {"c": q.c, "at": ctext.walk(q.layout.strides[:3], ("b", "h", "i")), "element": scalar.load(q.dtype, f"p[c*{ctext.dim(q.layout.strides[3])}]")},
+        "k": k.template(), "v": v.template(), "sources": (k, v),
+        "out": {"c": site.out.c, "at": ctext.walk(call.out_strides, ("b", "h", "i")), "store": scalar.store(site.out.dtype, "from_o[c]*inverse")},
+    }
+
+
+def _params(call: Call, site: Site) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Parameters and arguments: q, k, v, perhaps mask, and the result last."""
+    given = {"q": call.q, "k": call.k, "v": call.v, **({"mask": call.mask} if call.mask else {})}
+    names = (*(f"const {o.c} *restrict {n}" for n, o in given.items()), f"{site.out.c} *restrict y")
+    return names, (*(o.pointer for o in given.values()), site.out.pointer)
+
+
+def scratch_nbytes(isa: Isa) -> Callable[[Graph, Node], int]:
+    """Room for what the parts of attention_split leave, at the largest sizes; 0 where it never runs."""
+    def room(graph: Graph, node: Node) -> int:
+        body, inner = (graph, node) if node.op is Op.ATTENTION else (node.attrs.body, attention_in(node.attrs.body))  # type: ignore[attr-defined]
+        (b, h, t, _), (_, g, s, _), (*_, e) = (body.type(r).shape for r in inner.inputs[:3])
+        rows = t * exact_quotient(h, g)  # type: ignore[operator]
+        if lower(rows) > few_rows(isa):
+            return 0
+        parts = -(-upper(s) // PART_KEYS)
+        return upper(product((b, g))) * min(upper(rows), few_rows(isa)) * parts * (upper(e) + 2) * 4
+    return room
