@@ -59,12 +59,15 @@ static __attribute__((noinline, unused)) rlx_angle_f64 rlx_far_angle(f64 x) {
   return (rlx_angle_f64){r, (p - r) + tail, (high >> 62) + up};
 }
 
-/* x >= 0.  Up to 2^20, pi/2 in three parts of which two have 33 bits; Cody and Waite 1980. */
-RLX_INLINE rlx_angle_f64 rlx_angle_of_f64(f64 x) {
-  if (x >= 0x1p20) return x < __builtin_inf() ? rlx_far_angle(x) : (rlx_angle_f64){x - x, 0, 0};
+/* 0 <= x < 2^20: pi/2 in three parts of which two have 33 bits.  Cody and Waite 1980. */
+RLX_INLINE rlx_angle_f64 rlx_near_angle(f64 x) {
   const f64 t = x * 0x1.45f306dc9c883p-1 + ROUNDER, n = t - ROUNDER;
   const f64 a = x - n * 0x1.921fb544p+0, w = n * 0x1.0b4611a6p-34, b = a - w, tail = ((a - b) - w) - n * 0x1.3198a2e037073p-69, r = b + tail;
   return (rlx_angle_f64){r, (b - r) + tail, rlx_bits_f64(t)};
+}
+RLX_INLINE rlx_angle_f64 rlx_angle_of_f64(f64 x) {
+  if (x >= 0x1p20) return x < __builtin_inf() ? rlx_far_angle(x) : (rlx_angle_f64){x - x, 0, 0};
+  return rlx_near_angle(x);
 }
 RLX_INLINE f64 rlx_sin_near_f64(rlx_angle_f64 a) {
   const f64 z = a.r * a.r;

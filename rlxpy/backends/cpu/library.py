@@ -1,7 +1,7 @@
 """The CPU's kernel rows: which emitter serves which op, and what it asks of the operands."""
 from __future__ import annotations
 
-from rlxpy.backends.cpu import attention, elementwise, indexed, matmul, movement, order, quant, random, reduction, rows
+from rlxpy.backends.cpu import attention, elementwise, indexed, matmul, movement, order, quant, random, reduction, rope, rows
 from rlxpy.backends.cpu.isa import Isa
 from rlxpy.extend.kernels import Constraint, KernelLibrary, KernelRow
 from rlxpy.ir.dtypes import DType
@@ -35,7 +35,7 @@ def library(isa: Isa) -> KernelLibrary:
         *(KernelRow(op.text, op, rows.emit_rows, constraints=(floating,), doc="row by row") for op in (Op.LAYER_NORM, Op.RMS_NORM)),
         KernelRow("attention", Op.ATTENTION, attention.emitter(isa), ("q", "k", "v", "mask"), scratch_nbytes=attention.scratch_nbytes(isa), constraints=(
             Constraint("out.dtype", "IN", ("f32", "f16", "bf16")), *(Constraint(f"{x}.shape[3]", "LE", attention.MOST_CHANNELS) for x in "qv")), doc="online softmax by tiles"),
-        KernelRow("rope", Op.ROPE, rows.emit_rope, constraints=(floating,), doc="angles in f64"),
+        KernelRow("rope", Op.ROPE, rope.emit, constraints=(floating,), doc="angles in f64"),
         *(KernelRow(op.text, op, movement.emit_copy, doc="a copy, where no view says it") for op in MOVEMENT),
         KernelRow("concat", Op.CONCAT, movement.emit_concat),
         KernelRow("pad", Op.PAD, movement.emit_pad, constraints=(number,)),

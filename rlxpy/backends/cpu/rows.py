@@ -1,15 +1,12 @@
-"""Kernels of the model's blocks: softmax and norms by rows, attention, rope."""
+"""Kernels of softmax and norms, by rows."""
 from __future__ import annotations
 
-from math import log
-
 from rlxpy.backends.cpu import ctext, scalar
-from rlxpy.backends.cpu.elementwise import arguments, indent, params, unravel
+from rlxpy.backends.cpu.elementwise import arguments, params, unravel
 from rlxpy.backends.cpu.kernel import Kernel, Operand, Site, symbols_used
-from rlxpy.backends.cpu.loops import TASK_NUMEL, aligned
+from rlxpy.backends.cpu.loops import TASK_NUMEL
 from rlxpy.backends.templates import render
 from rlxpy.ir.dims import Dim, product, upper
-from rlxpy.ir.dtypes import DType
 
 
 def emit_rows(site: Site) -> Kernel:
@@ -42,27 +39,3 @@ def _at(o: Operand, index: tuple[str, ...]) -> str:
 
 def _sum(strides: tuple[Dim, ...], index: tuple[str, ...]) -> str:
     return " + ".join(f"{i}*{ctext.dim(s)}" for i, s in zip(index, strides, strict=False) if s != 0) or "0"
-
-
-def emit_rope(site: Site) -> Kernel:
-    """Pairs of channels turned by an angle kept in f64; a row of the result is one position of one head."""
-    x, pos = site.ins[:2]
-    out, a, d = site.out, site.node.attrs, site.out.dtype
-    n = a.dims or x.shape[-1]  # type: ignore[attr-defined]
-    assert isinstance(n, int)
-    lead, width = x.shape[:-1], x.shape[-1]
-    rows = product(lead)
-    place = aligned(pos.shape, pos.layout, lead)
-    turn = f"(f64){scalar.load(site.ins[2].dtype, 'x2[c]')}" if len(site.ins) > 2 else f"rlx_exp((f64)c*{ctext.literal(-log(a.theta) * 2 / n, DType.F64)})"  # type: ignore[attr-defined]
-    first, second = ("c", f"c + {n // 2}") if a.style == "half" else ("2*c", "2*c + 1")  # type: ignore[attr-defined]
-    step = ctext.dim(x.layout.strides[-1])
-    value = ctext.value(d)
-    lines = [f"const i64 r1 = rlx_least(t1*32, {ctext.dim(rows)});", "for (i64 r = t0*32; r < r1; r++) {", *indent(unravel(lead)),
-             f"  const {x.c} *p = x0 + {_sum(x.layout.strides[:-1], tuple(f'i{k}' for k in range(len(lead))))}; {out.c} *q = y + r*{ctext.dim(width)};",
-             f"  const f64 at = (f64)x1[{_sum(place, tuple(f'i{k}' for k in range(len(lead))))}];",
-             f"  for (i64 c = 0; c < {n // 2}; c++) {{",
-             f"    const f64 angle = at*{turn};", f"    const {value} co = ({value})rlx_cos(angle), si = ({value})rlx_sin(angle);",
-             f"    const {value} u = {scalar.load(d, f'p[({first})*{step}]')}, w = {scalar.load(d, f'p[({second})*{step}]')};",
-             f"    q[{first}] = {scalar.store(d, 'u*co - w*si')}; q[{second}] = {scalar.store(d, 'w*co + u*si')};", "  }",
-             f"  for (i64 c = {n}; c < {ctext.dim(width)}; c++) q[c] = p[c*{step}];", "}"]
-    return Kernel(params(site.ins, out), "\n".join(lines), arguments(site.ins, out), f"rlx_ceil_quotient({ctext.dim(rows)}, 32)", symbols_used(site))
