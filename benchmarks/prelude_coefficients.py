@@ -106,6 +106,16 @@ def text(name: str, kind: str, coefficients: list[mpf], error: mpf) -> str:
     return "\n".join([f"{head}  /* 2^{float(mp.log(error, 2)):.0f} */", *textwrap.wrap(f"{numbers}); }}", WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)])
 
 
+def evaluators(most: int) -> list[str]:
+    """Macros of p with 1 .. `most` coefficients, the upper ones apart from the lower (Estrin's scheme): short chains of dependent steps."""
+    halves = [1 << (n - 1).bit_length() - 1 for n in range(2, most + 1)]
+    powers = [f"#define RLX_X{k}(x) ({f'RLX_X{k // 2}(x) * RLX_X{k // 2}(x)' if k > 1 else 'x'})" for k in sorted(set(halves))]
+    names = [f"c{k}" for k in range(most)]
+    sums = [f"#define RLX_P{n}(fma, x, {', '.join(names[:n])}) "
+            f"fma(RLX_P{n - k}(fma, x, {', '.join(names[k:n])}), RLX_X{k}(x), RLX_P{k}(fma, x, {', '.join(names[:k])}))" for n, k in enumerate(halves, 2)]
+    return [*powers, "#define RLX_P1(fma, x, c0) (c0)", *sums]
+
+
 def literal(c: mpf, kind: str) -> str:
     nearest = float(np.float32(float(c))) if kind == "f32" else float(c)
     return re.sub(r"\.?0+p", "p", nearest.hex()) + ("f" if kind == "f32" else "")
@@ -134,9 +144,7 @@ HEAD = """/* Minimax polynomials p of math.h, and 2/pi.  Printed by benchmarks/p
 
 def main() -> None:
     mp.prec = 240
-    print(HEAD, "#define RLX_P1(fma, x, a) (a)", sep="\n")
-    for n in range(2, max(t for fit in FITS.values() for t in fit.terms.values()) + 1):
-        print(f"#define RLX_P{n}(fma, x, a, ...) fma(RLX_P{n - 1}(fma, x, __VA_ARGS__), x, a)")
+    print(HEAD, *evaluators(max(t for fit in FITS.values() for t in fit.terms.values())), sep="\n")
     for kind in ("f32", "f64"):
         for name, fit in FITS.items():
             if kind in fit.terms:

@@ -4,6 +4,7 @@
 #define INFINITE ((F)__builtin_inf())
 #define NOT_A_NUMBER ((F)__builtin_nan(""))
 #define ONE ((U)BIAS << MANTISSA)
+#define LOWEST (-NAME(of_bits)(NAME(bits)(INFINITE) - 1))
 
 RLX_INLINE F NAME(abs)(F x) { return NAME(of_bits)(NAME(bits)(x) & ~SIGN); }
 RLX_INLINE F NAME(copysign)(F x, F sign) { return NAME(of_bits)((NAME(bits)(x) & ~SIGN) | (NAME(bits)(sign) & SIGN)); }
@@ -178,15 +179,16 @@ RLX_INLINE F NAME(floor_div)(F a, F b) {
 
 /* ---- activations, as rlxpy/ir/refs.py has them */
 RLX_INLINE F NAME(sigmoid)(F x) { const F e = NAME(exp)(-NAME(abs)(x)); return (x >= 0 ? 1 : e) / (1 + e); }
-RLX_INLINE F NAME(silu)(F x) { return x == -INFINITE ? (F)-0.0 : x * NAME(sigmoid)(x); }
+RLX_INLINE F NAME(finite)(F x) { return x < LOWEST ? LOWEST : x; }  /* -inf times 0 would be NaN */
+RLX_INLINE F NAME(silu)(F x) { return NAME(finite)(x) * NAME(sigmoid)(x); }
 RLX_INLINE F NAME(softplus)(F x) {
   const F e = NAME(exp)(-NAME(abs)(x));
   return NAME(maximum)(x, 0) + NAME(log1p_of)(e, 1 + e);
 }
-RLX_INLINE F NAME(gelu)(F x) { return x == -INFINITE ? (F)-0.0 : x * ((F)0.5 * (1 + NAME(erf)(x * (F)0.70710678118654752440))); }
+RLX_INLINE F NAME(gelu)(F x) { return NAME(finite)(x) * ((F)0.5 * (1 + NAME(erf)(x * (F)0.70710678118654752440))); }
 RLX_INLINE F NAME(gelu_tanh)(F x) {
   const F inner = (F)0.79788456080286535588 * (x + (F)0.044715 * x * x * x);  /* a cube that overflows has tanh 1 or -1, too */
-  return x == -INFINITE ? (F)-0.0 : x * ((F)0.5 * (1 + NAME(tanh)(inner)));
+  return NAME(finite)(x) * ((F)0.5 * (1 + NAME(tanh)(inner)));
 }
 
 #undef F
@@ -219,3 +221,4 @@ RLX_INLINE F NAME(gelu_tanh)(F x) {
 #undef INFINITE
 #undef NOT_A_NUMBER
 #undef ONE
+#undef LOWEST
