@@ -84,15 +84,29 @@ def test_an_unsigned_index_never_wraps(device: str, index: int) -> None:
         f.run(np.ones((5, 2), np.float32), np.array([index], np.uint64))
 
 
-def test_a_state_that_a_failed_run_left_half_updated_is_refused() -> None:
-    f = compile(append_graph(), device="cpu")
-    row = np.full((1, 2), 7, np.float32)
-    with pytest.raises(IndexOutOfRange):
-        f.run(row, 1, [9])
-    with pytest.raises(InputError, match="half updated"):
-        f.run(row, 1, [0])
-    f.reset()
-    np.testing.assert_array_equal(f.run(row, 1, [1])[1], row)
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_a_failed_run_leaves_the_state_as_it_was(device: str, axis: int) -> None:
+    """Rows are appended twice, over each other, and then an index is out of range."""
+    b = Builder("undo")
+    shape = (3, 4, 5)
+    s, x, i = b.state("s", shape), b.input("x", tuple(sym("N", 1, 3) if k == axis else d for k, d in enumerate(shape))), b.input("i", (1,), "i64")
+    n = s.kv_append(x, b.input("p", (), "i64"), axis=axis).kv_append(x * 2.0, b.input("q", (), "i64"), axis=axis)
+    b.update(s, n)
+    f = compile(b.finish(n * 1.0, n.gather(i, axis=0)), device=device)
+    rng = np.random.default_rng(axis)
+
+    def rows(count: int) -> Any:
+        return rng.standard_normal([count if k == axis else d for k, d in enumerate(shape)]).astype(np.float32)
+
+    before = f.run(rows(2), [0], 0, 1)[0]
+    for bad in ({"i": [9], "p": 0, "q": 1}, {"i": [0], "p": 0, "q": 9}, {"i": [-4], "p": 1, "q": 0}):
+        with pytest.raises(IndexOutOfRange):
+            f.run({"x": rows(2), **bad})
+    one = rows(1)
+    after, want = f.run(one, [0], 2, 2)[0], before.copy()
+    want[tuple(slice(2, 3) if k == axis else slice(None) for k in range(3))] = 2 * one
+    np.testing.assert_array_equal(after, want)
 
 
 @pytest.mark.parametrize("device", ["cpu", "reference"])

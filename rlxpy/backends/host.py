@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from rlxpy.errors import RlxError
 from rlxpy.extend.kernels import HostLaunch, KernelLibrary, KernelRow
+from rlxpy.extend.plan import Step
 from rlxpy.ir import refs
 from rlxpy.ir.dtypes import Array
 from rlxpy.ir.graph import Graph, Node, Ref
@@ -76,6 +78,16 @@ def launcher(row: OpRow) -> HostLaunch:
     if isinstance(ref, np.ufunc):
         return lambda ins, outs, attrs: ref(*ins, out=outs[0])
     return lambda ins, outs, attrs: by_ref(ins, outs, attrs, ref)  # type: ignore[arg-type]
+
+
+def failure(step: Step, e: BaseException) -> BaseException:
+    """What a step's error becomes: an error that names the node and the user's line; an interrupt stays itself."""
+    node = step.node
+    if isinstance(e, RlxError):
+        return e.at(node.where)
+    if isinstance(e, Exception):
+        return RlxError(f"{node.label} : {node.type} failed", where=node.where, why=f"kernel {step.choice.name} raised {type(e).__name__}: {e}")
+    return e
 
 
 def runs_ref(graph: Graph, node: Node) -> str | None:

@@ -1,20 +1,20 @@
 """The NumPy reference: every op's `ref` cell, run in a planned arena.  The oracle of every test, and the first tier."""
 from __future__ import annotations
 
-import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlxpy.backends.host import FUSED_KINDS, LIBRARY, append_rows, launcher, runs_ref
-from rlxpy.backends.memory import view as place
-from rlxpy.errors import InputError, RlxError
+from rlxpy.backends.host import FUSED_KINDS, LIBRARY, append_rows, failure, launcher, runs_ref
+from rlxpy.backends.memory import space_bytes, view as place
+from rlxpy.backends.state import State, own
+from rlxpy.errors import RlxError
 from rlxpy.extend.backend import BackendSpec, Device
-from rlxpy.extend.kernels import KernelSearchPath
+from rlxpy.extend.kernels import HostLaunch, KernelSearchPath
 from rlxpy.extend.plan import Plan, Space, Step
 from rlxpy.ir import refs
 from rlxpy.ir.dims import Sizes, SymDim, symbols
@@ -33,7 +33,7 @@ class Reference:
         return None
 
     def load(self, plan: Plan, params: Mapping[str, Array], *, debug: bool = False) -> NumpyGraph:
-        return NumpyGraph(plan, params, debug)
+        return NumpyGraph(plan, params, debug, {s.node.id: _launch_of(s) for s in plan.steps})
 
 
 class _Memory(NamedTuple):
@@ -56,7 +56,7 @@ class _Bound(NamedTuple):
 
 class _BoundStep(NamedTuple):
     sizes: tuple[int, ...]  # of the symbols it mentions: equal sizes make it reusable
-    launch: Callable[..., Any]
+    launch: HostLaunch
     ins: tuple[Array, ...]
     outs: tuple[Array, ...]
     attrs: dict[str, Any]
@@ -64,23 +64,14 @@ class _BoundStep(NamedTuple):
     planned: Step
 
 
-class State:
-    """Persistent memory of one conversation, and the lock that keeps its calls apart."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.memory = _bytes(plan, Space.STATE, np.zeros)
-        self.lock = threading.Lock()
-        self.bound = _Memory({}, {})
-
-
 class NumpyGraph:
     """Binds the plan to memory once for each set of sizes, then only calls."""
 
     KEPT_PROGRAMS = 8
 
-    def __init__(self, plan: Plan, params: Mapping[str, Array], debug: bool) -> None:
-        self.plan, self.debug = plan, debug
+    def __init__(self, plan: Plan, params: Mapping[str, Array], debug: bool, launches: Mapping[int, HostLaunch]) -> None:
+        """launches: of each step, by its node; found now, while the extensions that the graph was compiled with are registered."""
+        self.plan, self.debug, self._launches = plan, debug, launches
         self._fixed: dict[int, Array] = {}  # by buffer; replaced as a whole, so a run sees one set of weights
         for n in plan.graph:
             if n.op is Op.CONST:
@@ -88,7 +79,6 @@ class NumpyGraph:
             elif n.op is Op.PARAM:
                 self._fixed[plan.places[n.refs[0]].buffer] = np.asarray(params[n.name], order="C")
         self._names = {n.name: plan.places[n.refs[0]].buffer for n in plan.graph.params}
-        self._launches = [_launch_of(s) for s in plan.steps]  # now, while the extensions that it was compiled with are registered
         self._idle: deque[_Memory] = deque()
         self._symbols = {s.node.id: _symbols_of(plan, s) for s in plan.steps}
 
@@ -124,23 +114,14 @@ class NumpyGraph:
         except BaseException as e:
             for where, before in reversed(undo):
                 where[...] = before
-            node = step.planned.node
-            if isinstance(e, RlxError):
-                raise e.at(node.where) from None
-            if isinstance(e, Exception):
-                raise RlxError(f"{node.label} : {node.type} failed", where=node.where,
-                               why=f"kernel {step.planned.choice.name} raised {type(e).__name__}: {e}") from e
-            raise
+            raise failure(step.planned, e) from (e if isinstance(e, Exception) and not isinstance(e, RlxError) else None)
 
     @contextmanager
     def _memory(self, state: State | None) -> Iterator[_Memory]:
         """An idle arena, or a new one; a state keeps its own, so that what is bound to it stays bound."""
         if state is not None and self.plan.nbytes[Space.STATE]:
-            if not isinstance(state, State) or state.plan is not self.plan:
-                raise InputError(f"state {state!r} is not one of this graph", why="memory of another graph has another layout",
-                                 fix="make it with new_state() of the graph that runs")
-            with state.lock:
-                if not state.bound.spaces:
+            with own(state, self.plan).lock:
+                if state.bound is None:
                     state.bound = _Memory({**self._allocate(), Space.STATE: state.memory}, {})
                 yield state.bound
             return
@@ -154,7 +135,7 @@ class NumpyGraph:
             self._idle.append(memory)
 
     def _allocate(self) -> dict[Space, Array]:
-        return {space: _bytes(self.plan, space, np.empty) for space in (Space.ARENA, Space.INPUT)}
+        return {space: space_bytes(self.plan, space) for space in (Space.ARENA, Space.INPUT)}
 
     def _bind(self, memory: _Memory, sizes: Sizes) -> _Bound:
         weights, programs = self._fixed, memory.programs
@@ -186,7 +167,7 @@ class NumpyGraph:
                 continue
             attrs = s.node.attrs.bind(sizes) if own else s.node.attrs
             in_state = any(plan.buffer(r).space is Space.STATE for r in s.node.refs)
-            steps.append(_BoundStep(own, self._launches[k], tuple(_read_only(view(r)) for r in s.node.inputs), tuple(map(view, s.node.refs)), attrs.params(), in_state, s))
+            steps.append(_BoundStep(own, self._launches[s.node.id], tuple(_read_only(view(r)) for r in s.node.inputs), tuple(map(view, s.node.refs)), attrs.params(), in_state, s))
         unwritten = self._unwritten(memory.spaces[Space.ARENA], steps) if self.debug else ()
         return _Bound(tuple(steps), tuple(view(n.refs[0]) for n in plan.graph.inputs), tuple(view(r) for r in plan.graph.outputs),
                       tuple((view(a), view(b)) for a, b in plan.commits), weights, tuple(unwritten))
@@ -207,16 +188,6 @@ def _read_only(array: Array) -> Array:
     return shown
 
 
-def _bytes(plan: Plan, space: Space, make: Callable[..., Array]) -> Array:
-    """Memory of one space.  Raises InputError when the largest sizes need more than there is."""
-    try:
-        return make(plan.nbytes[space], np.uint8)
-    except (MemoryError, ValueError):  # ValueError when there is no such address
-        sizes = ", ".join(f"{s} up to {s.hi}" for s in plan.graph.symbols.values()) or "fixed shapes"
-        raise InputError(f"no memory for {plan.nbytes[space]} bytes of {space.value}", why=f"that is what {sizes} may need",
-                         fix="narrow the ranges, as in sym('S', 1, 512)") from None
-
-
 def _overwritten(step: _BoundStep) -> tuple[Array, Array]:
     """What a step is about to change in the state: where, and a copy of what is there."""
     where = step.outs[0]
@@ -226,7 +197,7 @@ def _overwritten(step: _BoundStep) -> tuple[Array, Array]:
     return where, where.copy()
 
 
-def _launch_of(step: Step) -> Callable[..., Any]:
+def _launch_of(step: Step) -> HostLaunch:
     row = step.choice.row
     return row.launch if row is not None and callable(row.launch) else launcher(step.node.row)
 

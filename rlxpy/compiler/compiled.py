@@ -26,7 +26,7 @@ class CompiledGraph:
     """Calls may come from several threads.  Results belong to the caller; inputs are only read.
 
     A graph with persistent state keeps one state of its own; `new_state()` gives others, one for each conversation.  A run that
-    raises leaves its state as it was, or (on cpu) refuses it from then on."""
+    raises leaves its state as it was."""
 
     def __init__(self, source: Graph, plan: Plan, executable: ExecutableGraph, params: Mapping[str, Array], hoisted: tuple[Hoisted, ...],
                  report: Report, options: CompileOptions, device: str, passed_over: tuple[str, ...]) -> None:

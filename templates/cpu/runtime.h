@@ -1,48 +1,171 @@
-/* Threads: every thread of a call goes through the same steps.  A counter a step deals out its tasks, and a step is over when all its
-   tasks are done: a thread that the system has put aside holds up nobody unless it has a task in hand. */
+/* Threads.  A caller goes through its steps alone until one has more than one task; then it offers the run to workers that are idle, and
+   a counter a step deals out its tasks.  A step is over when all its tasks are done, and a run when its caller is through: a thread
+   that the system has put aside holds up nobody unless it has a task in hand. */
 #define RLX_NOINLINE __attribute__((noinline))
 
 typedef struct { u64 low, high; } rlx_pair;  /* 16 bytes that are only moved */
 
 typedef struct {
-  i64 next;  /* first task not yet taken */
-  i64 done;
+  i64 next;     /* first task not yet taken */
+  i32 done;
+  i32 waiting;  /* threads that sleep until all are done */
 } RLX_ALIGNED rlx_counter;
 
-typedef struct {
-  int threads;
-  rlx_counter step[];  /* zero at the start of a call */
+struct rlx_worker;
+typedef struct rlx_pool {
+  void (*run)(struct rlx_pool *, i64 first);
+  struct rlx_worker *workers;
+  i64 workers_count;
+  i64 lo, hi, first;  /* steps lo..hi; workers begin with step `first` */
+  char *arena, *state;
+  void *const *lent, *const *fixed;
+  const i64 *size;
+  i32 threads;
+  i32 users;  /* workers that may still read this; it is free for another run when there are none */
+  rlx_counter step[];
 } rlx_pool;
 
-int sched_yield(void);
+/* One idle or busy thread.  `offer` is the run it is asked to take part in, RLX_BUSY while it does, or nothing. */
+typedef struct rlx_worker {
+  rlx_pool *offer;
+  i32 bell, asleep;
+} RLX_ALIGNED rlx_worker;
+#define RLX_BUSY ((rlx_pool *)1)
 
-enum { RLX_SPINS = 20000 };  /* about 100 us: longer than a step's imbalance, shorter than a time slice */
+enum { RLX_SPINS = 4000 };  /* tens of us: longer than a step's imbalance and the gap between two calls, far shorter than a time slice */
 
-static void rlx_wait(const i64 *done, i64 wanted) {
-  for (int spin = 0; __atomic_load_n(done, __ATOMIC_ACQUIRE) < wanted; spin++) {
-    if (spin >= RLX_SPINS) sched_yield();
+static void rlx_pause(void) {
 #if defined(__x86_64__) || defined(__i386__)
-    else __builtin_ia32_pause();
+  __builtin_ia32_pause();
 #elif defined(__aarch64__)
-    else __asm__ volatile("yield");
+  __asm__ volatile("yield");
 #endif
+}
+
+#if defined(__linux__)
+#if defined(__x86_64__)
+#define RLX_SYS_FUTEX 202
+#else
+#define RLX_SYS_FUTEX 98
+#endif
+long syscall(long number, ...);
+/* Sleep while *word is `value`; may return early. */
+static void rlx_sleep(i32 *word, i32 value) { syscall(RLX_SYS_FUTEX, word, 128 /* wait, private */, value, (void *)0, (void *)0, 0); }
+static void rlx_wake(i32 *word) { syscall(RLX_SYS_FUTEX, word, 129 /* wake, private */, 0x7fffffff, (void *)0, (void *)0, 0); }
+#else
+int sched_yield(void);
+static void rlx_sleep(i32 *word, i32 value) { (void)word; (void)value; sched_yield(); }
+static void rlx_wake(i32 *word) { (void)word; }
+#endif
+
+/* Ask every idle worker to take part from step `first` on. */
+static RLX_NOINLINE void rlx_engage(rlx_pool *pool, i64 first) {
+  pool->first = first;
+  i32 threads = 1;
+  for (i64 k = 0; k < pool->workers_count; k++) {
+    rlx_worker *const w = &pool->workers[k];
+    rlx_pool *none = 0;
+    if (__atomic_load_n(&w->offer, __ATOMIC_RELAXED)) continue;
+    __atomic_fetch_add(&pool->users, 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&pool->threads, 2, __ATOMIC_RELAXED);
+    if (!__atomic_compare_exchange_n(&w->offer, &none, pool, 0, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED)) {
+      __atomic_fetch_sub(&pool->users, 1, __ATOMIC_RELAXED);
+      continue;
+    }
+    threads++;
+    __atomic_fetch_add(&w->bell, 1, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&w->asleep, __ATOMIC_SEQ_CST)) rlx_wake(&w->bell);
+  }
+  if (threads == 1) __atomic_store_n(&pool->threads, 1, __ATOMIC_RELAXED);
+}
+
+/* A run, from its first step to its last. */
+RLX_INLINE void rlx_lead(rlx_pool *pool, void (*run)(rlx_pool *, i64)) {
+  __builtin_memset(pool->step, 0, (u64)(pool->hi - pool->lo) * sizeof *pool->step);
+  pool->run = run;
+  pool->threads = 1;
+  run(pool, pool->lo);
+  for (i64 k = 0; pool->threads > 1 && k < pool->workers_count; k++) {  /* take back what nobody took up */
+    rlx_pool *mine = pool;
+    if (__atomic_compare_exchange_n(&pool->workers[k].offer, &mine, (rlx_pool *)0, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+      __atomic_fetch_sub(&pool->users, 1, __ATOMIC_RELAXED);
   }
 }
 
+/* A worker's life.  It never returns. */
+RLX_EXPORT void rlx_work(rlx_worker *w) {
+  for (;;) {
+    const i32 heard = __atomic_load_n(&w->bell, __ATOMIC_SEQ_CST);
+    rlx_pool *offer = 0;
+    for (int spin = 0; spin < RLX_SPINS && !(offer = __atomic_load_n(&w->offer, __ATOMIC_RELAXED)); spin++) rlx_pause();
+    if (!offer) {
+      __atomic_store_n(&w->asleep, 1, __ATOMIC_SEQ_CST);
+      if (!__atomic_load_n(&w->offer, __ATOMIC_SEQ_CST)) rlx_sleep(&w->bell, heard);
+      __atomic_store_n(&w->asleep, 0, __ATOMIC_SEQ_CST);
+    } else if (__atomic_compare_exchange_n(&w->offer, &offer, RLX_BUSY, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
+      offer->run(offer, offer->first);
+      __atomic_fetch_sub(&offer->users, 1, __ATOMIC_RELEASE);
+      __atomic_store_n(&w->offer, (rlx_pool *)0, __ATOMIC_RELEASE);
+    }
+  }
+}
+
+static void rlx_finish(rlx_counter *c, i32 mine) {
+  __atomic_fetch_add(&c->done, mine, __ATOMIC_SEQ_CST);
+  if (__atomic_load_n(&c->waiting, __ATOMIC_SEQ_CST)) rlx_wake(&c->done);
+}
+
+static void rlx_wait(rlx_counter *c, i32 wanted) {
+  for (int spin = 0; spin < RLX_SPINS; spin++) {
+    if (__atomic_load_n(&c->done, __ATOMIC_ACQUIRE) >= wanted) return;
+    rlx_pause();
+  }
+  __atomic_store_n(&c->waiting, 1, __ATOMIC_SEQ_CST);
+  for (i32 done; (done = __atomic_load_n(&c->done, __ATOMIC_SEQ_CST)) < wanted;) rlx_sleep(&c->done, done);
+}
+
 #define RLX_TASKS(count, call) { const i64 tasks_ = (count); \
-  if (pool->threads == 1) { const i64 t0 = 0, t1 = tasks_; call; } \
+  if (tasks_ > 1 && __atomic_load_n(&pool->threads, __ATOMIC_RELAXED) == 1) rlx_engage(pool, step); \
+  if (__atomic_load_n(&pool->threads, __ATOMIC_RELAXED) == 1) { const i64 t0 = 0, t1 = tasks_; call; } \
   else { \
     rlx_counter *const counter_ = &pool->step[step - lo]; \
-    i64 mine_ = 0; \
+    i32 mine_ = 0; \
     for (i64 t0; (t0 = __atomic_fetch_add(&counter_->next, 1, __ATOMIC_RELAXED)) < tasks_; mine_++) { const i64 t1 = t0 + 1; call; } \
-    if (mine_) __atomic_fetch_add(&counter_->done, mine_, __ATOMIC_ACQ_REL); \
-    rlx_wait(&counter_->done, tasks_); \
+    if (mine_) rlx_finish(counter_, mine_); \
+    rlx_wait(counter_, (i32)tasks_); \
   } }
 
-/* The error word: sizes end with {step node + 1, index, bound}, written by the first kernel that meets a bad index. */
-static i64 *rlx_error_of(const i64 *size) { return (i64 *)(size + RLX_SYMBOLS); }
+/* Sizes end with {step node + 1, index, bound}, written by the first kernel that meets a bad index, and the undo log. */
+typedef struct {
+  i64 node, index, bound;
+  char *log;
+  i64 used;
+} rlx_tail;
+
+static rlx_tail *rlx_tail_of(const i64 *size) { return (rlx_tail *)(size + RLX_SYMBOLS); }
 
 static void rlx_fail(const i64 *size, i64 node, i64 index, i64 bound) {
-  i64 *e = rlx_error_of(size), none = 0;
-  if (__atomic_compare_exchange_n(&e[0], &none, node + 1, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) { e[1] = index; e[2] = bound; }
+  rlx_tail *const tail = rlx_tail_of(size);
+  i64 none = 0;
+  if (__atomic_compare_exchange_n(&tail->node, &none, node + 1, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) { tail->index = index; tail->bound = bound; }
+}
+
+/* Note what memory holds before it is overwritten, so that a run that fails can put it back: the bytes, then where and how many. */
+typedef struct { char *where; i64 nbytes; } rlx_note;
+
+static RLX_UNUSED void rlx_keep(const i64 *size, void *where, i64 nbytes) {
+  rlx_tail *const tail = rlx_tail_of(size);
+  const i64 room = (nbytes + 15) / 16 * 16;
+  char *const to = tail->log + __atomic_fetch_add(&tail->used, room + (i64)sizeof(rlx_note), __ATOMIC_RELAXED);
+  __builtin_memcpy(to, where, (u64)nbytes);
+  *(rlx_note *)(to + room) = (rlx_note){where, nbytes};
+}
+
+/* Everything noted, the last first. */
+RLX_EXPORT void rlx_undo(rlx_tail *tail) {
+  while (tail->used) {
+    const rlx_note note = *(rlx_note *)(tail->log + tail->used - sizeof(rlx_note));
+    tail->used -= (i64)sizeof note + (note.nbytes + 15) / 16 * 16;
+    __builtin_memcpy(note.where, tail->log + tail->used, (u64)note.nbytes);
+  }
 }

@@ -2,10 +2,9 @@
 from __future__ import annotations
 
 import ctypes
-import threading
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import struct
+from collections import ChainMap, deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,25 +14,58 @@ import numpy as np
 from rlxpy.backends.cpu import threads
 from rlxpy.backends.cpu.kernel import Packed, results
 from rlxpy.backends.cpu.program import Program
-from rlxpy.backends.memory import view as place
-from rlxpy.errors import InputError, RlxError
-from rlxpy.extend.plan import Plan, Space
+from rlxpy.backends.host import failure
+from rlxpy.backends.memory import Spot, aligned_bytes, locate, space_bytes
+from rlxpy.backends.state import State, own
+from rlxpy.errors import RlxError
+from rlxpy.extend.plan import Plan, Space, Step
 from rlxpy.ir import refs
-from rlxpy.ir.dims import Sizes, at
+from rlxpy.ir.dims import Sizes, at, upper
 from rlxpy.ir.dtypes import Array, DType
-from rlxpy.ir.graph import Ref
+from rlxpy.ir.graph import Node, Ref
 from rlxpy.ir.op import Op
 
-ALIGN_NBYTES = 64
-COUNTER_NBYTES = 64  # of the C struct rlx_counter; the pool has its own line before them
-ERROR_WORDS = 3     # after the sizes: failed node + 1, index, bound
+KEPT_SIZES = 64
+POOL = struct.Struct("@8xQqqqqQQQQQ")   # of C's rlx_pool: workers, workers_count, lo, hi, first, arena, state, lent, fixed, size; then two int32
+TAIL = struct.Struct("@qqqQq")          # C's rlx_tail
+LINE_NBYTES = 64                        # the pool's head is two lines, each counter one
+NOTE_NBYTES = 31                        # what the undo log adds to an element's bytes, at most: where and how many, and rounding up
 
 
-def aligned_bytes(nbytes: int, make: Any = np.empty) -> Array:
-    """uint8 [nbytes] starting on a cache line."""
-    raw = make(nbytes + ALIGN_NBYTES, np.uint8)
-    start = -raw.ctypes.data % ALIGN_NBYTES
-    return np.asarray(raw[start:start + nbytes])
+class _Block:
+    """One run's rlx_pool; after its counters where the lent buffers are, sizes, and rlx_tail."""
+
+    def __init__(self, steps: int, symbols: int, lent: int) -> None:
+        self._lent_at = LINE_NBYTES * (2 + steps)
+        self._sizes_at = self._lent_at + 8 * lent
+        self._tail_at = self._sizes_at + 8 * symbols
+        memory: Any = aligned_bytes(self._tail_at + TAIL.size, np.zeros)
+        self._bytes = memoryview(memory)  # keeps it alive
+        self._numbers = struct.Struct(f"@{lent}Q{symbols}q")
+        self._users = ctypes.c_int32.from_buffer(memory, POOL.size + 4)
+        self.address = memory.ctypes.data
+        self.tail_address = self.address + self._tail_at
+
+    @property
+    def free(self) -> bool:
+        """Whether no worker may look into it any more."""
+        return self._users.value == 0
+
+    def begin(self, lent: Sequence[int], sizes: Sequence[int], log: int, used: int) -> None:
+        self._numbers.pack_into(self._bytes, self._lent_at, *lent, *sizes)
+        TAIL.pack_into(self._bytes, self._tail_at, 0, 0, 0, log, used)
+
+    def point(self, crew: tuple[int, int], lo: int, hi: int, arena: int, state: int, fixed: int) -> None:
+        POOL.pack_into(self._bytes, 0, *crew, lo, hi, 0, arena, state, self.address + self._lent_at, fixed, self.address + self._sizes_at)
+
+    @property
+    def tail(self) -> tuple[int, int, int, int, int]:
+        """Failed node + 1, index, bound; the undo log, and how much of it is used."""
+        return TAIL.unpack_from(self._bytes, self._tail_at)
+
+
+# Blocks of all graphs by their sizes: they outlive their graph, because a worker that was put aside may still look into one.
+_blocks: dict[tuple[int, int, int], deque[_Block]] = {}
 
 
 @dataclass(frozen=True)
@@ -43,21 +75,29 @@ class Weights:
     by_buffer: Mapping[int, Array]
     packed: tuple[Array, ...]
     table: Any  # ctypes array of void *
+    address: int
 
 
-class State:
-    """Persistent memory of one conversation, and the lock that keeps its calls apart."""
+class _Arena:
+    """One call's memory; calls at the same time have one each."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan, self.memory, self.lock = plan, aligned_bytes(plan.nbytes[Space.STATE], np.zeros), threading.Lock()
-        self.half_done = ""  # the error that ended a run in the middle: what the memory holds then is neither old nor new
+    def __init__(self, plan: Plan, log_nbytes: int, lent: Sequence[int]) -> None:
+        self.spaces = {space: space_bytes(plan, space) for space in (Space.ARENA, Space.INPUT)}
+        self.log = aligned_bytes(log_nbytes)
+        self.address, self.log_address = self.spaces[Space.ARENA].ctypes.data, self.log.ctypes.data
+        starts = {space: memory.ctypes.data for space, memory in self.spaces.items()}
+        self.lent = tuple(starts[plan.buffers[b].space] + plan.buffers[b].offset for b in lent)  # where these are when nobody lends them
 
 
 @dataclass(frozen=True)
-class Arena:
-    arena: Array
-    input: Array
-    pool: Array
+class _Bound:
+    """A plan at one set of sizes.  host: operands, results and attributes of each host step, by node."""
+
+    sizes: tuple[int, ...]
+    inputs: tuple[Spot, ...]
+    outputs: tuple[Spot, ...]
+    commits: tuple[tuple[Spot, Spot], ...]
+    host: Mapping[int, tuple[tuple[Spot, ...], tuple[Spot, ...], dict[str, Any]]]
 
 
 class CpuGraph:
@@ -65,16 +105,20 @@ class CpuGraph:
 
     def __init__(self, plan: Plan, program: Program, library: Path, params: Mapping[str, Array], debug: bool) -> None:
         self.plan, self.program, self.debug = plan, program, debug
-        self._library = ctypes.CDLL(str(library))
-        self._run = self._library.rlx_run
-        self._run.restype = None
+        loaded = ctypes.CDLL(str(library))
+        self._run, self._undo, self._work = (_function(loaded, name) for name in ("rlx_run", "rlx_undo", "rlx_work"))
         self._buffers = {n.name: plan.places[n.refs[0]].buffer for n in plan.graph.params}
         consts = {plan.places[n.refs[0]].buffer: n.attrs.value.array for n in plan.graph if n.op is Op.CONST}  # type: ignore[attr-defined]
         self._arrays: dict[int, Array] = {**consts, **{self._buffers[k]: np.asarray(a, order="C") for k, a in params.items()}}
         self._weights = self._lay_out(self._arrays, None)
+        self._idle: deque[_Arena] = deque()
+        self._bound: dict[tuple[int, ...], _Bound] = {}
+        self._log_nbytes = sum(_undo_nbytes(plan, s.node) for s in plan.steps if s.node.op is Op.KV_APPEND)
+        longest = max((s.hi - s.lo for s in program.segments), default=0)
+        self._shape = 1 << longest.bit_length(), len(program.symbols), len(program.lent)
         self._results = results(plan)
-        self._idle: deque[Arena] = deque()
-        self._pool_nbytes = COUNTER_NBYTES * (1 + max((s.hi - s.lo for s in program.segments), default=0))
+        self._on_host = any(s.host for s in program.segments)
+        self._blocks = _blocks.setdefault(self._shape, deque())
 
     # ---- weights
     def set_params(self, arrays: Mapping[str, Array]) -> None:
@@ -88,103 +132,110 @@ class CpuGraph:
                        for i, p in enumerate(self.program.packs))
         addresses = [arrays[i].ctypes.data if i in arrays else 0 for i in range(len(self.plan.buffers))]
         table = (ctypes.c_void_p * (len(addresses) + len(packed)))(*addresses, *(a.ctypes.data for a in packed))
-        return Weights(arrays, packed, table)
+        return Weights(arrays, packed, table, ctypes.addressof(table))
 
     def new_state(self) -> State:
         return State(self.plan)
 
     # ---- running
     def run(self, inputs: Sequence[Array], sizes: Sizes, outputs: Sequence[Array], state: State | None) -> None:
-        weights, lent = self._weights, self._lent(inputs, outputs)
-        fixed = {**weights.by_buffer, **lent}
-        with self._memory() as m, self._locked(state) as kept:
-            if self.debug:
-                for memory in (m.arena, *(lent[b].reshape(-1).view(np.uint8) for b in self._results if b in lent)):
-                    memory.fill(0xFF)  # NaN in every float type: a read of unwritten memory shows
-            spaces = {Space.ARENA: m.arena, Space.INPUT: m.input, Space.STATE: kept}
-            for node, buffer, given in zip(self.plan.graph.inputs, self.program.lent, inputs, strict=False):
-                if buffer not in lent:
-                    self.view(spaces, fixed, node.refs[0], sizes)[...] = given
-            self._segments(m, kept, spaces, fixed, lent, weights, sizes)
-            for out, r, buffer in zip(outputs, self.plan.graph.outputs, self._results, strict=True):
+        try:
+            m = self._idle.pop()
+        except IndexError:
+            m = _Arena(self.plan, self._log_nbytes, self.program.lent)
+        try:
+            if state is None or not self.plan.nbytes[Space.STATE]:
+                self._call(m, m.spaces, 0, inputs, sizes, outputs)
+            else:
+                with own(state, self.plan).lock:
+                    self._call(m, {**m.spaces, Space.STATE: state.memory}, state.address, inputs, sizes, outputs)
+        finally:
+            self._idle.append(m)
+
+    def _call(self, m: _Arena, spaces: Mapping[Space, Array], state: int, inputs: Sequence[Array], sizes: Sizes, outputs: Sequence[Array]) -> None:
+        bound, weights, lent = self._bind(sizes), self._weights, self._lent(inputs, outputs)
+        fixed: Any = ChainMap(lent, weights.by_buffer)  # type: ignore[arg-type]  # it is only read
+        if self.debug:
+            for memory in (spaces[Space.ARENA], *(lent[b].reshape(-1).view(np.uint8) for b in self._results if b in lent)):
+                memory.fill(0xFF)  # NaN in every float type: a read of unwritten memory shows
+        for spot, buffer, given in zip(bound.inputs, self.program.lent, inputs, strict=False):
+            if buffer not in lent:
+                spot.view(spaces, fixed)[...] = given
+        places = [lent[b].ctypes.data if b in lent else own for b, own in zip(self.program.lent, m.lent, strict=True)]
+        block = self._block()
+        block.begin(places, bound.sizes, m.log_address, 0)
+        try:
+            for s in self.program.segments:
+                if s.host is not None:
+                    _run_on_host(s.host, *_operands(bound, s.host, spaces, fixed))
+                    continue
+                if not block.free:  # a worker is still leaving the segment before
+                    self._blocks.append(block)
+                    used, block = block.tail[-1], self._block()
+                    block.begin(places, bound.sizes, m.log_address, used)
+                block.point(threads.workers(self._work), s.lo, s.hi, m.address, state, weights.address)
+                self._run(block.address)
+                failed, index, bad, _, _ = block.tail
+                if failed:
+                    raise self._error(self.plan.graph[failed - 1], index, bad, sizes)
+            for out, spot, buffer in zip(outputs, bound.outputs, self._results, strict=True):
                 if lent.get(buffer) is not out:
-                    out[...] = self.view(spaces, fixed, r, sizes)
-            moved = [(self.view(spaces, fixed, new, sizes).copy(), old) for new, old in self.plan.commits]
+                    out[...] = spot.view(spaces, fixed)
+            moved = [(new.view(spaces, fixed).copy(), old) for new, old in bound.commits]
             for value, old in moved:
-                self.view(spaces, fixed, old, sizes)[...] = value
+                old.view(spaces, fixed)[...] = value
+        except BaseException:
+            self._undo(block.tail_address)
+            raise
+        finally:
+            self._blocks.append(block)
 
     def _lent(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> dict[int, Array]:
         """The caller's arrays that stand for whole buffers: inputs laid out in order, and outputs too when no run can stop half-way."""
-        found = {b: _read_only(a) for b, a in zip(self.program.lent, inputs, strict=False) if a.flags.c_contiguous and a.flags.aligned}
+        found = {b: _read_only(a) if self._on_host else a for b, a in zip(self.program.lent, inputs, strict=False) if a.flags.c_contiguous and a.flags.aligned}
         if not self.program.fallible:
             found |= {b: a for b, a in zip(self._results, outputs, strict=True) if b >= 0 and a.flags.carray}
         return found
 
-    def _addresses(self, m: Arena, lent: Mapping[int, Array]) -> Any:
-        """Where each buffer of program.lent is in this run, as a ctypes array."""
-        memory, buffers = {Space.INPUT: m.input.ctypes.data, Space.ARENA: m.arena.ctypes.data}, self.plan.buffers
-        return (ctypes.c_void_p * len(self.program.lent))(*(lent[b].ctypes.data if b in lent else memory[buffers[b].space] + buffers[b].offset for b in self.program.lent))
-
-    def _segments(self, m: Arena, kept: Array, spaces: Mapping[Space, Array], fixed: Mapping[int, Array], lent: Mapping[int, Array], weights: Weights, sizes: Sizes) -> None:
-        words = (ctypes.c_int64 * (len(self.program.symbols) + ERROR_WORDS))(*(sizes[s] for s in self.program.symbols))
-        args = (m.arena.ctypes.data, self._addresses(m, lent), kept.ctypes.data, weights.table, words)
-        for s in self.program.segments:
-            if s.host is None:
-                m.pool[:] = 0
-                threads.run(lambda count, s=s: self._run(ctypes.c_void_p(m.pool.ctypes.data), count, *map(_pointer, args), ctypes.c_int64(s.lo), ctypes.c_int64(s.hi)),  # type: ignore[misc]
-                            threads.threads())
-                self._check(words, sizes)
-            else:
-                node = s.host.node
-                row = s.host.choice.row
-                assert row is not None, "the host tier is made of rows"
-                assert callable(row.launch), "of NumPy functions"
-                with np.errstate(all="ignore"):
-                    try:
-                        row.launch([self.view(spaces, fixed, r, sizes) for r in node.inputs], [self.view(spaces, fixed, r, sizes) for r in node.refs],
-                                   node.attrs.bind(sizes).params())
-                    except RlxError as e:
-                        raise e.at(node.where) from None
-
-    def _check(self, words: Any, sizes: Sizes) -> None:
-        failed, index, bound = words[len(self.program.symbols):]
-        if failed:
-            node = self.plan.graph[int(failed) - 1]
-            axis, reads = node.attrs.axis, self.plan.graph.type(node.inputs[1])  # type: ignore[attr-defined]
-            if node.op is Op.KV_APPEND:
-                raise refs.append_error(axis, index, at(reads.shape[axis], sizes), bound).at(node.where)
-            raise refs.index_error(node.label, axis, index % 2**64 if reads.dtype is DType.U64 else index, bound).at(node.where)
-
-    @contextmanager
-    def _memory(self) -> Iterator[Arena]:
-        try:
-            m = self._idle.pop()
-        except IndexError:
-            m = Arena(aligned_bytes(self.plan.nbytes[Space.ARENA]), aligned_bytes(self.plan.nbytes[Space.INPUT]), aligned_bytes(self._pool_nbytes))
-        try:
-            yield m
-        finally:
-            self._idle.append(m)
-
-    @contextmanager
-    def _locked(self, state: State | None) -> Iterator[Array]:
-        if state is None:
-            yield np.empty(0, np.uint8)
-            return
-        if not isinstance(state, State) or state.plan is not self.plan:
-            raise InputError(f"state {state!r} is not one of this graph", why="memory of another graph has another layout", fix="make it with new_state() of the graph that runs")
-        with state.lock:
-            if state.half_done:
-                raise InputError("the state is half updated", why=f"a run with it failed: {state.half_done}", fix="start again with new_state() or reset()")
+    def _block(self) -> _Block:
+        """One that nobody looks into."""
+        for _ in range(len(self._blocks)):
             try:
-                yield state.memory
-            except BaseException as e:
-                state.half_done = getattr(e, "what", type(e).__name__) if self.plan.nbytes[Space.STATE] else ""
-                raise
+                block = self._blocks.popleft()
+            except IndexError:  # another thread took the last
+                break
+            if block.free:
+                return block
+            self._blocks.append(block)
+        return _Block(*self._shape)
 
-    def view(self, spaces: Mapping[Space, Array], fixed: Mapping[int, Array], r: Ref, sizes: Sizes) -> Array:
-        """A value where the plan, or the caller, put it."""
-        return place(self.plan, r, sizes, spaces, fixed)
+    def _bind(self, sizes: Sizes) -> _Bound:
+        key = tuple([sizes[s] for s in self.program.symbols])
+        bound = self._bound.get(key)
+        if bound is None:
+            def spots(found: Sequence[Ref]) -> tuple[Spot, ...]:
+                return tuple(locate(self.plan, r, sizes) for r in found)
+
+            graph = self.plan.graph
+            host = {n.id: (spots(n.inputs), spots(n.refs), n.attrs.bind(sizes).params()) for s in self.program.segments if s.host for n in (s.host.node,)}
+            commits = zip(spots([new for new, _ in self.plan.commits]), spots([old for _, old in self.plan.commits]), strict=True)
+            bound = _Bound(key, spots([n.refs[0] for n in graph.inputs]), spots(graph.outputs), tuple(commits), host)
+            if len(self._bound) >= KEPT_SIZES:
+                self._bound = {}  # another thread may be reading the old one
+            self._bound[key] = bound
+        return bound
+
+    def _error(self, node: Node, index: int, bound: int, sizes: Sizes) -> RlxError:
+        axis, reads = node.attrs.axis, self.plan.graph.type(node.inputs[1])  # type: ignore[attr-defined]
+        if node.op is Op.KV_APPEND:
+            return refs.append_error(axis, index, at(reads.shape[axis], sizes), bound).at(node.where)
+        return refs.index_error(node.label, axis, index % 2**64 if reads.dtype is DType.U64 else index, bound).at(node.where)
+
+
+def _function(library: ctypes.CDLL, name: str) -> Any:
+    f = getattr(library, name)
+    f.argtypes, f.restype = (ctypes.c_void_p,), None
+    return f
 
 
 def _read_only(array: Array) -> Array:
@@ -194,8 +245,26 @@ def _read_only(array: Array) -> Array:
     return shown
 
 
-def _pointer(value: Any) -> Any:
-    return ctypes.c_void_p(value) if isinstance(value, int) else value
+def _undo_nbytes(plan: Plan, append: Node) -> int:
+    """The most that the undo log takes for the rows of one kv_append."""
+    rows = plan.graph.type(append.inputs[1])
+    return upper(rows.numel) * (rows.dtype.nbytes + NOTE_NBYTES)
+
+
+def _operands(bound: _Bound, step: Step, spaces: Mapping[Space, Array], fixed: Mapping[int, Array]) -> tuple[list[Array], list[Array], dict[str, Any]]:
+    ins, outs, attrs = bound.host[step.node.id]
+    return [s.view(spaces, fixed) for s in ins], [s.view(spaces, fixed) for s in outs], attrs
+
+
+def _run_on_host(step: Step, ins: list[Array], outs: list[Array], attrs: dict[str, Any]) -> None:
+    row = step.choice.row
+    assert row is not None, "the host tier is made of rows"
+    assert callable(row.launch), "of NumPy functions"
+    with np.errstate(all="ignore"):
+        try:
+            row.launch(ins, outs, attrs)
+        except Exception as e:
+            raise failure(step, e) from (None if isinstance(e, RlxError) else e)
 
 
 def pack(array: Array, p: Packed) -> Array:

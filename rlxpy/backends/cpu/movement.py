@@ -109,10 +109,19 @@ def emit_append(site: Site) -> Kernel:
     lines = ["if (t0 > 0) return;", "const i64 at = (i64)x2[0];",
              f"if (at < 0 || at > {ctext.dim(room)} - {ctext.dim(new.shape[axis])}) {{ rlx_fail(size, node, at, {ctext.dim(room)}); return; }}",
              f"if ((const void *)y != (const void *)x0) for (i64 j = 0; j < {ctext.dim(product(cache.shape))}; j++) y[j] = x0[j];",
-             f"y += at*{ctext.dim(out.layout.strides[axis])};", f"for (i64 r = 0; r < {ctext.dim(product(walks.outer))}; r++) {{", *indent(unravel(walks.outer)),
+             f"y += at*{ctext.dim(out.layout.strides[axis])};", *_keep(out, new.shape), f"for (i64 r = 0; r < {ctext.dim(product(walks.outer))}; r++) {{", *indent(unravel(walks.outer)),
              f"  const {new.c} *p = x1 + {walks.offset(0)}; {out.c} *q = y + {walks.offset(1)};", *indent(run("q", "p", ctext.dim(walks.inner), walks, out)), "}"]
     names = tuple(p.replace("restrict ", "") for p in params(site.ins, out))  # the cache and the result are one memory
     return Kernel((*names, NODE), "\n".join(lines), (*arguments(site.ins, out), str(site.node.id)), "1", symbols_used(site))
+
+
+def _keep(out: Operand, shape: Shape) -> list[str]:
+    """Note the rows that are about to go, for a run that fails later.  Each walk is over consecutive elements."""
+    walks = nest(shape, (out.layout.strides,))
+    if walks.strides[0][-1] != 1:
+        walks = Nest((*walks.sizes, 1), ((*walks.strides[0], 1),))
+    return [f"for (i64 r = 0; r < {ctext.dim(product(walks.outer))}; r++) {{", *indent(unravel(walks.outer)),
+            f"  rlx_keep(size, y + {walks.offset(0)}, {ctext.dim(walks.inner)}*(i64)sizeof *y);", "}"]
 
 
 def emit_iota(site: Site) -> Kernel:

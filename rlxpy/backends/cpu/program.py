@@ -73,20 +73,21 @@ def write(plan: Plan, prelude: str, emitter: Callable[[Step], Emitter | None]) -
 
 
 RUN = """
-/* Steps lo..hi in order; every thread of a call runs this. */
-static void rlx_steps(rlx_pool *pool, char *arena, void *const *lent, char *state, void *const *fixed, const i64 *size, i64 lo, i64 hi) {
-  (void)arena; (void)lent; (void)state; (void)fixed; (void)size;
-@SIZES@  for (i64 step = lo; step < hi; step++) {
+/* Steps `first`..hi in order; every thread of a run goes through them. */
+static void rlx_steps(rlx_pool *pool, i64 first) {
+  char *const arena = pool->arena, *const state = pool->state;
+  void *const *const lent = pool->lent, *const *const fixed = pool->fixed;
+  const i64 *const size = pool->size;
+  const i64 lo = pool->lo, hi = pool->hi;
+  (void)arena; (void)lent; (void)state; (void)fixed; (void)size; (void)lo;
+@SIZES@  for (i64 step = first; step < hi; step++) {
     switch (step) {
 @CASES@
     }
   }
 }
 
-RLX_EXPORT void rlx_run(rlx_pool *pool, int threads, char *arena, void *const *lent, char *state, void *const *fixed, const i64 *size, i64 lo, i64 hi) {
-  __atomic_store_n(&pool->threads, threads, __ATOMIC_RELAXED);  /* every thread of a call stores the same number */
-  rlx_steps(pool, arena, lent, state, fixed, size, lo, hi);
-}
+RLX_EXPORT void rlx_run(rlx_pool *pool) { rlx_lead(pool, rlx_steps); }
 """
 
 

@@ -1,72 +1,62 @@
-"""The worker threads of this process: a call borrows those that are idle, runs the same steps in each, and gives them back.
+"""The worker threads of this process: Python threads that have left the interpreter for good and wait in C for runs to join.
 
-Workers are Python threads that leave the interpreter inside the generated code, so no thread library is needed and a fork starts anew."""
+They never hold the interpreter's lock, so a busy interpreter does not hold them up; no thread library is needed; a fork starts anew."""
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
-from queue import SimpleQueue
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from rlxpy.backends.memory import aligned_bytes
 from rlxpy.errors import InputError
 
-Job = Callable[[], None]
+WORKER_NBYTES = 64  # of the C struct rlx_worker
+MOST_WORKERS = 1023
 
 
-class _Worker(threading.Thread):
-    def __init__(self) -> None:
-        super().__init__(name="rlxpy-worker", daemon=True)
-        self.jobs: SimpleQueue[Job] = SimpleQueue()
-        self.done = threading.Semaphore(0)
-        self.start()
-
-    def run(self) -> None:
-        while True:
-            self.jobs.get()()
-            self.done.release()
-
-
-class _Pool:
-    """Idle workers; made on demand, never more than the limit asks for."""
+class _Crew:
+    """Workers lie side by side, all zero until their thread starts; they are made on demand and never end."""
 
     def __init__(self) -> None:
-        self.pid = os.getpid()
         self.lock = threading.Lock()
-        self.idle: list[_Worker] = []
+        self.memory = aligned_bytes(MOST_WORKERS * WORKER_NBYTES, np.zeros)
+        self.address = self.memory.ctypes.data
         self.made = 0
 
-    def borrow(self, count: int, limit: int) -> list[_Worker]:
-        with self.lock:
-            while len(self.idle) < count and self.made < limit:
-                self.idle.append(_Worker())
+    def grow(self, count: int, work: Any) -> None:
+        with self.lock, suppress(RuntimeError):  # the system grants no more threads: those that are there must do
+            while self.made < count:
+                at = self.address + self.made * WORKER_NBYTES
+                threading.Thread(target=work, args=(at,), name="rlxpy-worker", daemon=True).start()
                 self.made += 1
-            taken, self.idle = self.idle[:count], self.idle[count:]
-        return taken
-
-    def give_back(self, workers: list[_Worker]) -> None:
-        with self.lock:
-            self.idle += workers
 
 
-_pool = _Pool()
+_crew = _Crew()
 _limit: int | None = None
 
 
-def available_cpus() -> int:
-    """Processors this process may use: its affinity, cut by a cgroup quota."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = _cgroup_quota()
-    return max(1, min(count, quota)) if quota else count
+def _begin_again() -> None:
+    """A fork copies the memory, not the threads."""
+    global _crew
+    _crew = _Crew()
 
 
-def _cgroup_quota() -> int | None:
-    """Whole processors that control groups (version 2) grant; None without a limit."""
-    try:
-        with open("/sys/fs/cgroup/cpu.max") as f:  # noqa: PTH123 (a kernel file, read at first use)
-            most, period = f.read().split()
-    except (OSError, ValueError):
-        return None
-    return None if most == "max" else max(1, int(most) // int(period))
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_again)
+
+
+def workers(work: Any) -> tuple[int, int]:
+    """Address of the workers that a call of this thread may ask for help, and how many they are.  work: C's rlx_work."""
+    count = min(threads() - 1, MOST_WORKERS)
+    crew = _crew
+    if crew.made < count:
+        crew.grow(count, work)
+    return crew.address, min(count, crew.made)
 
 
 def threads() -> int:
@@ -82,17 +72,48 @@ def set_threads(count: int | None) -> None:
     _limit = count
 
 
-def run(job: Callable[[int], None], wanted: int) -> None:
-    """job(number of threads taking part) in as many threads as are idle, this one among them; returns when all are done."""
-    global _pool
-    if _pool.pid != os.getpid():  # a fork copies the memory, not the threads
-        _pool = _Pool()
-    workers = _pool.borrow(wanted - 1, wanted - 1) if wanted > 1 else []
+def available_cpus() -> int:
+    """Processors that this thread may use now: its affinity, cut by the control group's quota as it was at first use."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = cgroup_quota()
+    return min(count, quota) if quota else count
+
+
+@cache
+def cgroup_quota(root: Path = Path("/")) -> int | None:
+    """Whole processors, at least 1, that this process's control groups (version 2 or 1) and those above them grant; None without a limit."""
+    found = [q for folder in _cgroup_folders(root) if (q := _quota_v2(folder) or _quota_v1(folder)) is not None]
+    return max(1, int(min(found))) if found else None
+
+
+def _cgroup_folders(root: Path) -> list[Path]:
+    """This process's groups, as /proc/self/cgroup names them, with every group above; inside a container the mount point may be the group itself."""
     try:
-        for w in workers:
-            w.jobs.put(lambda: job(len(workers) + 1))
-        job(len(workers) + 1)
-        for w in workers:
-            w.done.acquire()
-    finally:
-        _pool.give_back(workers)
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    folders = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        top = root / "sys/fs/cgroup" / controllers
+        group = top / path.lstrip("/")
+        folders += [group, *(p for p in group.parents if p == top or top in p.parents)]
+    return folders
+
+
+def _quota_v2(folder: Path) -> float | None:
+    try:
+        most, period = (folder / "cpu.max").read_text().split()
+        return None if most == "max" else int(most) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):
+        return None
+
+
+def _quota_v1(folder: Path) -> float | None:
+    try:
+        most, period = (int((folder / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
+        return most / period if most > 0 else None
+    except (OSError, ValueError, ZeroDivisionError):
+        return None
