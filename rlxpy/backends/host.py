@@ -80,6 +80,11 @@ def launcher(row: OpRow) -> HostLaunch:
     return lambda ins, outs, attrs: by_ref(ins, outs, attrs, ref)  # type: ignore[arg-type]
 
 
+def extension_row(graph: Graph, node: Node) -> KernelRow | None:
+    """The row of an extension's own `ref`, which no library can list."""
+    return KernelRow(node.label, node.op, launcher(node.row), kind=node.kind, doc=node.row.doc) if node.op is Op.CUSTOM and callable(node.row.ref) else None
+
+
 def failure(step: Step, e: BaseException) -> BaseException:
     """What a step's error becomes: an error that names the node and the user's line; an interrupt stays itself."""
     node = step.node

@@ -71,3 +71,10 @@ def locate(plan: Plan, r: Ref, sizes: Sizes) -> Spot:
 
 def view(plan: Plan, r: Ref, sizes: Sizes, spaces: Mapping[Space, Array], fixed: Mapping[int, Array]) -> Array:
     return locate(plan, r, sizes).view(spaces, fixed)
+
+
+def read_only(array: Array) -> Array:
+    """A view that a kernel cannot write through."""
+    shown = array.view()
+    shown.flags.writeable = False
+    return shown

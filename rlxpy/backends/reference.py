@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlxpy.backends.host import FUSED_KINDS, LIBRARY, append_rows, failure, launcher, runs_ref
-from rlxpy.backends.memory import space_bytes, view as place
+from rlxpy.backends.memory import read_only, space_bytes, view as place
 from rlxpy.backends.state import State, own
 from rlxpy.errors import RlxError
 from rlxpy.extend.backend import BackendSpec, Device
@@ -167,7 +167,7 @@ class NumpyGraph:
                 continue
             attrs = s.node.attrs.bind(sizes) if own else s.node.attrs
             in_state = any(plan.buffer(r).space is Space.STATE for r in s.node.refs)
-            steps.append(_BoundStep(own, self._launches[s.node.id], tuple(_read_only(view(r)) for r in s.node.inputs), tuple(map(view, s.node.refs)), attrs.params(), in_state, s))
+            steps.append(_BoundStep(own, self._launches[s.node.id], tuple(read_only(view(r)) for r in s.node.inputs), tuple(map(view, s.node.refs)), attrs.params(), in_state, s))
         unwritten = self._unwritten(memory.spaces[Space.ARENA], steps) if self.debug else ()
         return _Bound(tuple(steps), tuple(view(n.refs[0]) for n in plan.graph.inputs), tuple(view(r) for r in plan.graph.outputs),
                       tuple((view(a), view(b)) for a, b in plan.commits), weights, tuple(unwritten))
@@ -179,13 +179,6 @@ class NumpyGraph:
                 b = self.plan.buffer(r)
                 if b.space is Space.ARENA and b.first == step.node.id:
                     yield arena[b.offset:b.offset + out.nbytes]
-
-
-def _read_only(array: Array) -> Array:
-    """A view that a kernel cannot write through."""
-    shown = array[...] if array.ndim else array.view()
-    shown.flags.writeable = False
-    return shown
 
 
 def _overwritten(step: _BoundStep) -> tuple[Array, Array]:

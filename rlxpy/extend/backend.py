@@ -1,11 +1,11 @@
 """What a backend promises.  The compiler sees only this; it never imports a backend."""
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from rlxpy.extend.kernels import Choice, KernelSearchPath, Refusal
+from rlxpy.extend.kernels import Choice, KernelRow, KernelSearchPath, Refusal
 from rlxpy.extend.plan import Plan
 from rlxpy.ir.dims import Sizes
 from rlxpy.ir.dtypes import Array
@@ -29,7 +29,8 @@ class BackendSpec:
     kernels   rows it serves, by search path
     native    why its own generator cannot take a node, None when it can; absent when it has no generator
     fuses     kinds of fused node worth making for it
-    host_tier whether a node nobody takes may run in NumPy, staged and reported
+    host      rows in NumPy for nodes that nobody takes: staged, and reported
+    staged    a row made for such a node when `host` lists none, as for an extension's; None when there is none
     dense     whether weights unpacked once, at load, run faster than weights unpacked by the kernels
     views     whether kernels read strided operands, so that movement ops cost nothing"""
 
@@ -38,6 +39,7 @@ class BackendSpec:
     native: Any = None  # Callable[[Graph, Node], str | None]
     fuses: frozenset[str] = frozenset()
     host: KernelSearchPath | None = None
+    staged: Callable[[Graph, Node], KernelRow | None] = lambda graph, node: None
     dense: bool = False
     views: bool = True
     align_nbytes: int = 64
@@ -54,7 +56,10 @@ class BackendSpec:
     def host_choice(self, graph: Graph, node: Node) -> Choice | None:
         """The host tier's row for a node that nothing else takes."""
         choice = self.host.resolve(graph, node, self.facts) if self.host else None
-        return Choice(choice.row, choice.library, "host", choice.lost) if isinstance(choice, Choice) else None
+        if isinstance(choice, Choice):
+            return Choice(choice.row, choice.library, "host", choice.lost)
+        row = self.staged(graph, node)
+        return Choice(row, "host", "host") if row else None
 
 
 @runtime_checkable

@@ -14,7 +14,7 @@ from rlxpy.backends.cpu.library import library
 from rlxpy.backends.cpu.matmul import tile_columns, tile_rows
 from rlxpy.backends.cpu.program import Program, write
 from rlxpy.backends.cpu.quant import LEFT_ROWS
-from rlxpy.backends.host import FUSED_KINDS, LIBRARY
+from rlxpy.backends.host import FUSED_KINDS, LIBRARY, extension_row
 from rlxpy.backends.templates import read, render
 from rlxpy.errors import BackendMissing
 from rlxpy.extend.backend import BackendSpec, Device
@@ -25,7 +25,7 @@ from rlxpy.ir.dtypes import Array
 
 @cache
 def _spec(isa: Isa) -> BackendSpec:
-    return BackendSpec(Device("cpu"), KernelSearchPath((library(isa),)), fuses=frozenset(FUSED_KINDS), host=KernelSearchPath((LIBRARY,)),
+    return BackendSpec(Device("cpu"), KernelSearchPath((library(isa),)), fuses=frozenset(FUSED_KINDS), host=KernelSearchPath((LIBRARY,)), staged=extension_row,
                        facts={"isa": isa.name})
 
 

@@ -15,7 +15,7 @@ from rlxpy.backends.cpu import threads
 from rlxpy.backends.cpu.kernel import Packed, results
 from rlxpy.backends.cpu.program import Program
 from rlxpy.backends.host import failure
-from rlxpy.backends.memory import Spot, aligned_bytes, locate, space_bytes
+from rlxpy.backends.memory import Spot, aligned_bytes, locate, read_only, space_bytes
 from rlxpy.backends.state import State, own
 from rlxpy.errors import RlxError
 from rlxpy.extend.plan import Plan, Space, Step
@@ -192,7 +192,7 @@ class CpuGraph:
 
     def _lent(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> dict[int, Array]:
         """The caller's arrays that stand for whole buffers: inputs laid out in order, and outputs too when no run can stop half-way."""
-        found = {b: _read_only(a) if self._on_host else a for b, a in zip(self.program.lent, inputs, strict=False) if a.flags.c_contiguous and a.flags.aligned}
+        found = {b: read_only(a) if self._on_host else a for b, a in zip(self.program.lent, inputs, strict=False) if a.flags.c_contiguous and a.flags.aligned}
         if not self.program.fallible:
             found |= {b: a for b, a in zip(self._results, outputs, strict=True) if b >= 0 and a.flags.carray}
         return found
@@ -238,13 +238,6 @@ def _function(library: ctypes.CDLL, name: str) -> Any:
     return f
 
 
-def _read_only(array: Array) -> Array:
-    """A view that no kernel of the host tier can write through."""
-    shown = array.view()
-    shown.flags.writeable = False
-    return shown
-
-
 def _undo_nbytes(plan: Plan, append: Node) -> int:
     """The most that the undo log takes for the rows of one kv_append."""
     rows = plan.graph.type(append.inputs[1])
@@ -253,7 +246,7 @@ def _undo_nbytes(plan: Plan, append: Node) -> int:
 
 def _operands(bound: _Bound, step: Step, spaces: Mapping[Space, Array], fixed: Mapping[int, Array]) -> tuple[list[Array], list[Array], dict[str, Any]]:
     ins, outs, attrs = bound.host[step.node.id]
-    return [s.view(spaces, fixed) for s in ins], [s.view(spaces, fixed) for s in outs], attrs
+    return [read_only(s.view(spaces, fixed)) for s in ins], [s.view(spaces, fixed) for s in outs], attrs
 
 
 def _run_on_host(step: Step, ins: list[Array], outs: list[Array], attrs: dict[str, Any]) -> None:

@@ -8,9 +8,14 @@ from rlxpy.ir.dtypes import DType
 from rlxpy.ir.op import ELEMENTWISE, Op
 
 # what generated code computes with; the others run on the host tier
-NUMBERS = tuple(d.text for d in DType if d.bits >= 8 and not d.is_complex)
+NUMBERS = tuple(d.text for d in DType if d not in (DType.I4, DType.U4) and not d.is_complex)
 FLOATS = ("f16", "bf16", "f32", "f64")
 REDUCTIONS = (Op.SUM, Op.PROD, Op.MEAN, Op.MAX, Op.MIN, Op.ANY, Op.ALL)
+ON_HOST: tuple[tuple[tuple[str, ...], str, tuple[Op, ...]], ...] = (  # element types, why, and the ops that run in NumPy for them
+    (("i4", "u4"), "a byte holds one, and what its upper bits are is not said", (Op.CAST, Op.EQ, Op.NE, Op.WHERE, Op.PAD)),
+    (("c64", "c128"), "the scalar column's C is for real numbers", (
+        Op.NEG, Op.SQUARE, Op.CAST, Op.ADD, Op.SUB, Op.MUL, Op.DIV, Op.EQ, Op.NE, Op.WHERE, Op.SUM, Op.PROD, Op.CUMSUM, Op.MATMUL, Op.PAD, Op.SCATTER_ADD)),
+)
 MOVEMENT = tuple(op for op in Op if op.row.view)
 
 
