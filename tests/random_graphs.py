@@ -12,6 +12,7 @@ import numpy as np
 
 from rlxpy import Builder, DType, Graph, Op, Value, sym
 from rlxpy.errors import BuildError
+from rlxpy.ir import functions as F
 from rlxpy.ir.dims import Dim, Shape, lower, product, upper
 from rlxpy.ir.dtypes import Array
 from rlxpy.ir.encoding import encoding
@@ -32,9 +33,10 @@ def _ops(names: str) -> frozenset[Op]:
 
 
 ROUNDED = _ops("NEG ABS SIGN SQUARE RECIP SQRT RSQRT FLOOR CEIL TRUNC ROUND RELU CAST ADD SUB MUL DIV FLOOR_DIV MOD MAXIMUM MINIMUM WHERE CLAMP FMA "
-               "MAX MIN IOTA SORT TOP_K RESHAPE EXPAND TRANSPOSE SLICE REVERSE PAD CONCAT GATHER TAKE_ALONG KV_APPEND DEQUANTIZE CONST")  # one right answer
+               "MAX MIN IOTA SORT TOP_K RESHAPE EXPAND TRANSPOSE SLICE REVERSE PAD CONCAT GATHER TAKE_ALONG KV_APPEND DEQUANTIZE CONST WINDOWS MAX_POOL")  # one right answer
 SMOOTH = _ops("NEG ABS RELU TANH SIGMOID ERF ADD SUB MUL MAXIMUM MINIMUM CLAMP SQUARE FMA SIN COS SUM MEAN MAX MIN CUMSUM MATMUL SOFTMAX RESHAPE EXPAND "
-              "TRANSPOSE SLICE REVERSE PAD CONCAT GATHER TAKE_ALONG SCATTER_ADD KV_APPEND ATTENTION ROPE")  # a little more in is a little more out
+              "TRANSPOSE SLICE REVERSE PAD CONCAT GATHER TAKE_ALONG SCATTER_ADD KV_APPEND ATTENTION ROPE "
+              "WINDOWS CONV CONV_TRANSPOSE MAX_POOL AVG_POOL RESIZE")  # a little more in is a little more out
 
 
 class Unfit(Exception):
@@ -292,6 +294,46 @@ def _rope(g: Growth, op: Op) -> Any:
     return x.rope(g.b.emit("iota", shape=x.shape[-2:-1], axis=0, to=DType.I64), style=g.one_of(("half", "interleaved")), dims=g.one_of((0, 2)))
 
 
+def _windows(g: Growth, op: Op) -> Any:
+    x = g.pick(op, lambda v: upper(v.type.numel) < MAX_NUMEL // 8)
+    return x.windows(axis=g.axis(x, 3), size=g.one_of((1, 2)), stride=g.one_of((1, 2)), dilation=g.one_of((1, 2)))
+
+
+def _image(g: Growth, op: Op) -> tuple[Value, int]:
+    """A value with one to three axes of space, made of another by axes of 1, and how many they are."""
+    x = g.pick(op, lambda v: 1 <= len(v.shape) <= 4 and all(lower(d) >= 1 for d in v.shape))
+    return F.reshape(x, (*(1,) * max(3 - len(x.shape), 0), *x.shape)), max(len(x.shape) - 2, 1)
+
+
+def _slide(g: Growth, rank: int) -> dict[str, Any]:
+    return {"strides": tuple(g.one_of((1, 1, 2)) for _ in range(rank)), "low": tuple(g.one_of((0, 1)) for _ in range(rank)), "high": (1,) * rank,
+            "dilation": tuple(g.one_of((1, 2)) for _ in range(rank))}
+
+
+def _conv(g: Growth, op: Op) -> Any:
+    x, rank = _image(g, op)
+    channels = x.shape[1] if isinstance(x.shape[1], int) else 0
+    if not channels:
+        raise Unfit
+    size = (2,) * rank
+    if op is Op.CONV:
+        depthwise = g.chance(0.4)
+        w = g.b.param(f"kernel {x.dtype} {channels} {rank} {depthwise}", (2 * channels, 1 if depthwise else channels, *size), x.dtype)
+        return x.conv(w, **_slide(g, rank), groups=channels if depthwise else 1)
+    w = g.b.param(f"back {x.dtype} {channels} {rank}", (channels, 3, *size), x.dtype)
+    return x.conv_transpose(w, strides=(2,) * rank, low=(0,) * rank, high=(0,) * rank, dilation=(1,) * rank, shape=tuple(d * 2 for d in x.shape[2:]))
+
+
+def _pool(g: Growth, op: Op) -> Any:
+    x, rank = _image(g, op)
+    return x.apply(op.text, (x,), {"size": (2,) * rank, **_slide(g, rank), **({"count_pad": g.chance(0.5)} if op is Op.AVG_POOL else {})})
+
+
+def _resize(g: Growth, op: Op) -> Any:
+    x, rank = _image(g, op)
+    return x.resize(shape=tuple(g.one_of((1, 3, B)) for _ in range(rank)), method=g.one_of(("nearest", "linear")), points=g.one_of(("half_pixel", "corners", "asymmetric")))
+
+
 MAKERS: dict[Op, Make] = {
     **dict.fromkeys(sorted(ELEMENTWISE, key=lambda op: op.text), _elementwise),
     Op.IOTA: _iota, Op.SIZE: lambda g, op: g.b.emit(op, dim=g.one_of((B, S + 1, B * S))),
@@ -303,6 +345,7 @@ MAKERS: dict[Op, Make] = {
     Op.RESHAPE: _reshape, Op.EXPAND: _expand, Op.TRANSPOSE: _transpose, Op.SLICE: _slice, Op.REVERSE: _reverse, Op.PAD: _pad, Op.CONCAT: _concat,
     Op.GATHER: _gather, Op.TAKE_ALONG: _take_along, Op.SCATTER_ADD: _scatter_add, Op.KV_APPEND: _kv_append,
     Op.LAYER_NORM: _norm, Op.RMS_NORM: _norm, Op.ATTENTION: _attention, Op.ROPE: _rope,
+    Op.WINDOWS: _windows, Op.CONV: _conv, Op.CONV_TRANSPOSE: _conv, Op.MAX_POOL: _pool, Op.AVG_POOL: _pool, Op.RESIZE: _resize,
 }
 
 

@@ -151,6 +151,10 @@ def _attention(shapes: tuple[tuple[int, ...], ...] = QKV, types: Mapping[int, DT
     return Case(shapes, {"scale": 0.5, **attrs}, types=types or {})
 
 
+def _slide(shapes: tuple[tuple[int, ...], ...], strides: tuple[int, ...], low: tuple[int, ...], high: tuple[int, ...], dilation: tuple[int, ...], **more: Any) -> Case:
+    return Case(shapes, {"strides": strides, "low": low, "high": high, "dilation": dilation, **more})
+
+
 def _chain() -> Graph:
     b = Builder("elementwise")
     x, y = b.input("in0", (2, 3)), b.input("in1", (3,))
@@ -191,6 +195,23 @@ CASES: dict[Op, tuple[Case, ...]] = {
         (((5, 2), (3,), (3, 2)), 0, 5), (((2, 4, 3), (2, 3), (2, 2, 3, 3)), 1, 4), (((3, 4), (), (3,)), -1, 4), (((5, 2), (0,), (0, 2)), 0, 5))),
     Op.KV_APPEND: (Case(((2, 3, 8, 4), (2, 3, 2, 4), ()), {"axis": 2}, ints=(0, 7)), Case(((6, 2), (6, 2), ()), {"axis": 0}, ints=(0, 1)),
                    Case(((2, 5), (2, 0), ()), {"axis": 1}, ints=(0, 6))),
+    Op.WINDOWS: tuple(Case((a,), attrs) for a, attrs in (
+        ((2, 7), {"axis": 1, "size": 3}), ((2, 9, 3), {"axis": -2, "size": 2, "stride": 3, "dilation": 2}), ((5,), {"axis": 0, "size": 5}),
+        ((0, 4), {"axis": 1, "size": 1, "stride": 2}))),
+    Op.CONV: (
+        _slide(((2, 3, 5, 7), (4, 3, 3, 2)), (1, 1), (1, 0), (1, 1), (1, 1)), _slide(((2, 4, 7, 5), (6, 2, 3, 3)), (2, 1), (1, 2), (0, 2), (1, 2), groups=2),
+        _slide(((3, 5, 9), (5, 1, 3)), (2,), (1,), (1,), (1,), groups=5), _slide(((1, 2, 3, 4, 5), (3, 2, 2, 2, 2)), (1, 2, 1), (0, 1, 0), (1, 0, 0), (2, 1, 3)),
+        _slide(((2, 3, 4, 3), (5, 3, 1, 1)), (1, 1), (0, 0), (0, 0), (1, 1)), _slide(((0, 2, 4), (3, 2, 3)), (1,), (1,), (1,), (1,))),
+    Op.CONV_TRANSPOSE: (
+        _slide(((2, 3, 3, 4), (3, 2, 3, 2)), (2, 1), (1, 0), (0, 1), (1, 1), shape=(6, 4)), _slide(((2, 4, 3), (4, 3, 3)), (3,), (1,), (1,), (2,), groups=2, shape=(9,)),
+        _slide(((1, 2, 2, 3, 2), (2, 1, 2, 1, 2)), (1, 2, 2), (0, 0, 1), (0, 1, 0), (1, 1, 1), shape=(3, 5, 3)),
+        _slide(((0, 2, 4), (2, 3, 3)), (1,), (0,), (0,), (1,), shape=(6,))),
+    **{op: (_slide(((2, 3, 5, 7),), (2, 1), (1, 0), (0, 1), (1, 2), size=(3, 2), **more), _slide(((3, 2, 9),), (2,), (1,), (1,), (1,), size=(3,), **more),
+            _slide(((1, 2, 4, 3, 5),), (1, 2, 3), (0, 1, 0), (1, 0, 0), (1, 1, 1), size=(2, 3, 1), **more), _slide(((0, 3, 5),), (1,), (0,), (0,), (1,), size=(2,), **more))
+       for op, more in ((Op.MAX_POOL, {}), (Op.AVG_POOL, {"count_pad": False}))},
+    Op.RESIZE: (*(Case(((2, 3, 5, 4),), {"shape": (7, 3), "method": m, "points": p}) for m in ("nearest", "linear") for p in ("half_pixel", "corners", "asymmetric")),
+                Case(((3, 1, 1),), {"shape": (4,), "method": "linear", "points": "corners"}), Case(((1, 2, 3, 2, 5),), {"shape": (1, 5, 2), "method": "linear"}),
+                Case(((0, 2, 3),), {"shape": (5,)})),
     Op.LAYER_NORM: tuple(Case(s, {"eps": 1e-5}) for s in (((3, 5),), ((2, 3, 4), (4,)), ((2, 3, 4), (4,), (4,)), ((7,), (7,), (7,)), ((0, 3), (3,)))),
     Op.RMS_NORM: tuple(Case(s, {"eps": 1e-6}) for s in (((3, 5),), ((2, 3, 4), (4,)), ((7,), (7,)), ((0, 3), (3,)))),
     Op.ATTENTION: (

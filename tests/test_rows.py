@@ -19,7 +19,7 @@ SELF_EXPLANATORY = frozenset({  # the name is the whole meaning; every other row
 
 STORED = frozenset({DType.F32, DType.BF16, DType.BOOL})  # one of each way to lie in memory
 LAYOUTS = tuple(name for name, _ in layouts(np.zeros(1)))
-BY_BLAS = frozenset({Op.MATMUL, Op.QMATMUL, Op.ATTENTION})  # sums in an order that depends on how memory is aligned
+BY_BLAS = frozenset({Op.MATMUL, Op.QMATMUL, Op.ATTENTION, Op.CONV, Op.CONV_TRANSPOSE})  # sums in an order that depends on how memory is aligned
 
 rows = pytest.mark.parametrize("op", OPS, ids=lambda op: op.text)
 

@@ -6,10 +6,11 @@ from typing import Any
 
 from rlxpy.errors import BuildError, nearest
 from rlxpy.flow.weights import Weight, WeightSource
-from rlxpy.ir import functions as F
+from rlxpy.ir import functions as F, spatial_functions as spatial
 from rlxpy.ir.builder import Builder, Value
 from rlxpy.ir.dims import Dim, Shape, upper
 from rlxpy.ir.dtypes import DType, dtype
+from rlxpy.ir.spatial_functions import Each, Padding
 
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "softplus")
 # spellings of Hugging Face's config.json
@@ -148,6 +149,27 @@ class FlowCtx:
         full = kept.kv_append(self.cast(new, dt), F.size(new, past), axis=2)
         self.update(kept, full)
         return self.cast(F.cut(full, 2, 0, past + t), new.dtype)
+
+    # ---- images, volumes, sound: [batch, channels, *space]
+    def conv(self, x: Value, key: str, *, strides: Each = 1, padding: Padding = "valid", dilation: Each = 1, groups: int = 1) -> Value:
+        """With `key`.weight [out, c / groups, *size] and, where there is one, `key`.bias.  padding: "valid", "same", or numbers."""
+        return spatial.conv(x, *self._kernel(key, x), strides=strides, padding=padding, dilation=dilation, groups=groups)  # type: ignore[no-any-return]
+
+    def conv_transpose(self, x: Value, key: str, *, strides: Each = 1, padding: Padding = "valid", dilation: Each = 1, groups: int = 1, extra: Each = 0) -> Value:
+        """With `key`.weight [c, out / groups, *size] and, where there is one, `key`.bias."""
+        return spatial.conv_transpose(x, *self._kernel(key, x), strides=strides, padding=padding, dilation=dilation, groups=groups, extra=extra)  # type: ignore[no-any-return]
+
+    def _kernel(self, key: str, x: Value) -> tuple[Value, ...]:
+        return tuple(self.cast(self.param(f"{key}.{p}"), x.dtype) for p in ("weight", "bias") if p == "weight" or self.has(f"{key}.bias"))
+
+    def max_pool(self, x: Value, size: Each, *, strides: Each | None = None, padding: Padding = "valid", dilation: Each = 1) -> Value:
+        return spatial.max_pool(x, size, strides=strides, padding=padding, dilation=dilation)  # type: ignore[no-any-return]
+
+    def avg_pool(self, x: Value, size: Each, *, strides: Each | None = None, padding: Padding = "valid", count_pad: bool = True) -> Value:
+        return spatial.avg_pool(x, size, strides=strides, padding=padding, count_pad=count_pad)  # type: ignore[no-any-return]
+
+    def resize(self, x: Value, shape: Sequence[Dim] | None = None, *, scale: Each | None = None, method: str = "nearest", points: str = "half_pixel") -> Value:
+        return spatial.resize(x, shape, scale=scale, method=method, points=points)  # type: ignore[no-any-return]
 
     # ---- shape
     def reshape(self, x: Value, shape: Sequence[Dim]) -> Value: return F.reshape(x, shape)  # type: ignore[no-any-return]

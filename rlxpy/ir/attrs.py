@@ -211,6 +211,67 @@ class Packed(Attrs):
 
 
 @dataclass(frozen=True)
+class Windows(Attrs):
+    """`size` elements, `dilation` apart, from every `stride`-th place of one axis."""
+
+    axis: int
+    size: int
+    stride: int = 1
+    dilation: int = 1
+
+
+@dataclass(frozen=True)
+class Conv(Attrs):
+    """One number for each spatial axis; `low` and `high` zeros are put before and behind it."""
+
+    strides: tuple[int, ...]
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int = 1
+
+
+@dataclass(frozen=True)
+class ConvTranspose(Attrs):
+    """The convolution that is transposed, and the spatial sizes it starts from: those of the result."""
+
+    shape: Shape
+    strides: tuple[int, ...]
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int = 1
+
+
+@dataclass(frozen=True)
+class Pool(Attrs):
+    """As Conv, with the window's size; what is put before and behind counts for nothing."""
+
+    size: tuple[int, ...]
+    strides: tuple[int, ...]
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class AvgPool(Pool):
+    """count_pad: the divisor is the whole window, zeros of the padding included; else the elements that are there."""
+
+    count_pad: bool = True
+
+
+@dataclass(frozen=True)
+class Resize(Attrs):
+    """To the spatial sizes `shape`.  method: "nearest" or "linear".  points: where result i of m lies among n elements: "half_pixel"
+    (i + 1/2) n/m - 1/2, "corners" i (n-1)/(m-1), "asymmetric" i n/m.  Nearest rounds halves up; asymmetric rounds down."""
+
+    shape: Shape
+    method: str = "nearest"
+    points: str = "half_pixel"
+
+
+@dataclass(frozen=True)
 class Fused(Attrs):
     """`body` is the chain of plain ops this node stands for: its documentation, its fallback and its oracle."""
 

@@ -87,6 +87,12 @@ def expand(v: ViewArgs) -> Layout:
     return Layout((*(0,) * lead, *stretched), v.layout.offset)
 
 
+def windows(v: ViewArgs) -> Layout:
+    """Windows overlap: one element is seen from several places."""
+    a, strides = v.params["axis"] % v.source.rank, v.layout.strides
+    return Layout((*strides[:a], strides[a] * v.params["stride"], *strides[a + 1:], strides[a] * v.params["dilation"]), v.layout.offset)
+
+
 def reverse(v: ViewArgs) -> Layout:
     flipped = {a % v.source.rank for a in v.params["axes"]}
     offset, strides = v.layout.offset, list(v.layout.strides)

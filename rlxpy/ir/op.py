@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rlxpy.errors import BuildError
-from rlxpy.ir import attrs as A, batching as B, derivatives as D, layout, lowerings, random, refs, shapes as S
+from rlxpy.ir import attrs as A, batching as B, derivatives as D, layout, lowerings, random, refs, shapes as S, spatial, spatial_values as SV
 from rlxpy.ir.place import caller
 from rlxpy.ir.row import (
     ANYTHING,
@@ -193,6 +193,19 @@ class Op(Enum):
                         doc="add updates at indices; repeated indices add up")
     KV_APPEND = OpRow(3, S.appended, lambda cache, new, pos, axis: S.same(cache, new), refs.kv_append, **D.KV_APPEND, dtypes=(ANYTHING, ANYTHING, INDEX),
                       attrs=A.Axis, inplace=0, doc="new rows written into a cache at a position")
+
+    # spatial axes: values are [batch, channels, *space] with one to three axes of space
+    WINDOWS = movement(A.Windows, spatial.windows_shape, spatial.windows, SV.WINDOWS, B.AXIS, layout.windows, "overlapping runs of one axis, on a new last axis")
+    CONV = OpRow(2, spatial.conv_shape, S.same, spatial.conv, **SV.CONV, vmap=SV.CONV_BATCHES, lower=SV.conv, dtypes=(NUMBER,), attrs=A.Conv,
+                 doc="x [n, c, *space] with w [out, c / groups, *size], as correlation: w is not flipped")
+    CONV_TRANSPOSE = OpRow(2, spatial.conv_transpose_shape, S.same, spatial.conv_transpose, **SV.CONV_TRANSPOSE, vmap=SV.CONV_BATCHES,
+                           lower=SV.conv_transpose, dtypes=(NUMBER,), attrs=A.ConvTranspose, doc="the transpose of conv: x [n, c, *space] with w [c, out / groups, *size]")
+    MAX_POOL = OpRow(1, spatial.pool_shape, S.same, spatial.max_pool, **SV.MAX_POOL, vmap=SV.BATCHES, lower=SV.max_pool, dtypes=(REAL,), attrs=A.Pool,
+                     doc="the greatest of each window; NaN if any is")
+    AVG_POOL = OpRow(1, spatial.pool_shape, S.same, spatial.avg_pool, **SV.AVG_POOL, vmap=SV.BATCHES, lower=SV.avg_pool, dtypes=(FLOAT,), attrs=A.AvgPool,
+                     doc="the mean of each window")
+    RESIZE = OpRow(1, spatial.resize_shape, S.same, spatial.resize, **SV.RESIZE, vmap=SV.BATCHES, lower=SV.resize, dtypes=(FLOAT,), attrs=A.Resize,
+                   doc="to other spatial sizes, by the nearest element or on straight lines between neighbours")
 
     # model blocks
     LAYER_NORM = OpRow((1, 3), S.normed, S.same, refs.lifted(refs.layer_norm), **D.LAYER_NORM, vmap=B.NORM, lower=lowerings.layer_norm,
