@@ -26,7 +26,7 @@ def value(d: DType) -> str:
 
 
 def dim(d: Dim) -> str:
-    """A size as a C expression over the symbols' names."""
+    """A size as a C expression over the symbols' names, fit for any place in a larger one."""
     if isinstance(d, int):
         return str(d)
     terms = []
@@ -35,7 +35,8 @@ def dim(d: Dim) -> str:
         if c != 1 or not factors:
             factors.insert(0, str(c))
         terms.append("*".join(factors))
-    return terms[0] if len(terms) == 1 else f"({' + '.join(terms)})"
+    text = " + ".join(terms)
+    return text if text.isidentifier() else f"({text})"  # it may stand behind % or /
 
 
 def walk(strides: Shape, index: tuple[str, ...]) -> str:
