@@ -7,7 +7,18 @@ from typing import Any
 import numpy as np
 
 from rlxpy.errors import BuildError
-from rlxpy.ir import attrs as A, batching as B, derivatives as D, layout, lowerings, random, refs, shapes as S, spatial, spatial_values as SV
+from rlxpy.ir import (
+    attrs as A,
+    batching as B,
+    derivatives as D,
+    layout,
+    lowerings,
+    random,
+    refs,
+    shapes as S,
+    spatial,
+    spatial_values as SV,
+)
 from rlxpy.ir.place import caller
 from rlxpy.ir.row import (
     ANYTHING,
