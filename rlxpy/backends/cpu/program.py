@@ -2,8 +2,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from typing import Any
 
 from rlxpy.backends.cpu import ctext
@@ -11,26 +12,37 @@ from rlxpy.backends.cpu.kernel import Emitter, Kernel, Packed, lent, site_of
 from rlxpy.backends.cpu.quant import decoder
 from rlxpy.extend.plan import Plan, Step
 from rlxpy.ir.dims import symbols
+from rlxpy.ir.graph import Node
+from rlxpy.ir.op import LEAVES, Op
 from rlxpy.ir.text import show_node
 
 
 @dataclass(frozen=True)
 class Program:
     """`source` exports rlx_run.  `symbols` is the order of sizes; `packs` are weights to lay out anew, after the plan's buffers in
-    `fixed`; `lent` are buffers that the caller's arrays may stand for; `segments` are runs of steps in C, cut where a step belongs to
+    `fixed`; `lent` are buffers that the caller's arrays may stand for; `segments` are runs of launches, cut where a step belongs to
     the host; `fallible`: a run may raise half-way."""
 
     source: str
     symbols: tuple[str, ...]
     packs: tuple[Packed, ...]
     lent: tuple[int, ...]
+    launches: tuple[Launch, ...]
     segments: tuple[Segment, ...]
     fallible: bool
 
 
 @dataclass(frozen=True)
+class Launch:
+    """One call of a C function: a stage of a step."""
+
+    step: Step
+    function: str
+
+
+@dataclass(frozen=True)
 class Segment:
-    """Steps lo..hi of the C program, or one step of the host tier."""
+    """Launches lo..hi of the C program, or one step of the host tier."""
 
     lo: int
     hi: int
@@ -42,7 +54,9 @@ def write(plan: Plan, prelude: str, emitter: Callable[[Step], Emitter | None]) -
     names, lends = tuple(sorted(_symbols(plan))), lent(plan)
     kernels: dict[tuple[Any, ...], str] = {}
     functions: list[str] = []
+    taken: set[str] = set()
     decoders: set[str] = set()
+    launches: list[Launch] = []
     calls: list[str] = []
     packs: list[Packed] = []
     segments: list[Segment] = []
@@ -57,19 +71,22 @@ def write(plan: Plan, prelude: str, emitter: Callable[[Step], Emitter | None]) -
             decoders |= k.needs
             key = (k.params, k.body, k.sizes)
             if key not in kernels:
-                kernels[key] = f"k{len(kernels)}_{_word(step.node.kind or step.node.op.text)}"
-                functions.append(_function(kernels[key], k, names, show_node(step.node)))
+                kernels[key] = _unused(function_name(step.node), taken)
+                functions.append(_function(kernels[key], k, names, f"{step.choice.name}: {show_node(step.node)}"))
             args = ", ".join(_argument(a, packs, len(plan.buffers)) for a in k.call)
             calls.append(f"    case {len(calls)}: /* {ctext.comment(show_node(step.node))}{'  ' + ctext.comment(step.node.where) if step.node.where else ''} */\n"
                          f"      RLX_TASKS({k.tasks}, {kernels[key]}(size, {args}, t0, t1)) break;")
+            launches.append(Launch(step, kernels[key]))
         if segments and segments[-1].host is None:
             segments[-1] = Segment(segments[-1].lo, len(calls))
         else:
             segments.append(Segment(first, len(calls)))
+    fixed = _fixed_names(plan, packs)
     sizes = "".join(f"  const i64 {ctext.size_name(n)} = size[{i}]; (void){ctext.size_name(n)};\n" for i, n in enumerate(names))
-    source = "\n".join([prelude, *map(decoder, sorted(decoders)), *functions, RUN.replace("@SIZES@", sizes).replace("@CASES@", "\n".join(calls))])
+    cases = _FIXED.sub(lambda m: f"fixed[{fixed[int(m[1])]}]" if int(m[1]) in fixed else m[0], "\n".join(calls))
+    source = "\n".join([prelude, *map(decoder, sorted(decoders)), *functions, _enum(fixed), RUN.replace("@SIZES@", sizes).replace("@CASES@", cases)])
     fallible = any(s.host for s in segments) or any("rlx_fail(" in f for f in functions)
-    return Program(source, names, tuple(packs), lends, tuple(segments), fallible)
+    return Program(source, names, tuple(packs), lends, tuple(launches), tuple(segments), fallible)
 
 
 RUN = """
@@ -106,8 +123,44 @@ def _argument(a: str | Packed, packs: list[Packed], buffers: int) -> str:
     return f"(const f32 *)fixed[{buffers + packs.index(a)}]"
 
 
+_FIXED = re.compile(r"fixed\[(\d+)\]")
+LONGEST_NAME = 60
+
+
+def function_name(node: Node) -> str:
+    """What a kernel computes and how much of it, as a C identifier: matmul_add_gelu_Bx128x1536."""
+    inside = [n for _, body in node.attrs.graphs() for n in body if n.op not in LEAVES]
+    words = "_".join(n.op.text for n in inside) if node.op is Op.FUSED else node.label
+    shape = "x".join(map(str, node.type.shape)) or "scalar"
+    return f"{_word(words)[:LONGEST_NAME].rstrip('_')}_{_word(shape)}"
+
+
+def _fixed_names(plan: Plan, packs: Sequence[Packed]) -> dict[int, str]:
+    """C names of the places in `fixed` that hold the user's weights, as they lie or laid out anew."""
+    named: dict[int, str] = {}
+    taken: set[str] = set()
+    weights = {plan.places[n.refs[0]].buffer: n.name for n in plan.graph.params}
+    for buffer, name in weights.items():
+        named[buffer] = _unused(f"w_{_word(name)}", taken)
+    for k, p in enumerate(packs):
+        named[len(plan.buffers) + k] = _unused(f"packed_{_word(weights.get(p.buffer, str(p.buffer)))}", taken)
+    return named
+
+
+def _enum(named: Mapping[int, str]) -> str:
+    entries = "".join(f"  {name} = {k},\n" for k, name in named.items())
+    return f"/* Where weights are in `fixed`. */\nenum {{\n{entries}}};\n" if named else ""
+
+
+def _unused(name: str, taken: set[str]) -> str:
+    """The name, numbered if it is taken; from now on it is."""
+    free = next(n for n in chain([name], (f"{name}_{k}" for k in count(2))) if n not in taken)
+    taken.add(free)
+    return free
+
+
 def _word(text: str) -> str:
-    return re.sub(r"\W+", "_", text)
+    return re.sub(r"\W+", "_", text, flags=re.ASCII)
 
 
 def _symbols(plan: Plan) -> set[str]:
