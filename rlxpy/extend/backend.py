@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from rlxpy.extend.kernels import Choice, KernelRow, KernelSearchPath, Refusal
-from rlxpy.extend.plan import Plan
+from rlxpy.extend.plan import Plan, Step
 from rlxpy.ir.dims import Sizes
 from rlxpy.ir.dtypes import Array
 from rlxpy.ir.graph import Graph, Node
@@ -76,6 +76,22 @@ class ExecutableGraph(Protocol):
         """Fill `outputs`, arrays of the right shape and type; nothing else of the arena escapes.
 
         A run that raises leaves state and outputs as they were.  Raises InputError for a state of another executable."""
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """The text that a backend generates for a plan: the whole of it, its kernels by name, and which kernel each launch calls, in order."""
+
+    source: str
+    kernels: Mapping[str, str]
+    launches: tuple[tuple[Step, str], ...]
+
+
+@runtime_checkable
+class Emits(Protocol):
+    """A backend that can show what it generates, also where it cannot run."""
+
+    def emit(self, plan: Plan) -> Emitted: ...
 
 
 @runtime_checkable

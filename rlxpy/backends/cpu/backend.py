@@ -17,7 +17,7 @@ from rlxpy.backends.cpu.quant import LEFT_ROWS
 from rlxpy.backends.host import FUSED_KINDS, LIBRARY, extension_row
 from rlxpy.backends.templates import read, render
 from rlxpy.errors import BackendMissing
-from rlxpy.extend.backend import BackendSpec, Device
+from rlxpy.extend.backend import BackendSpec, Device, Emitted
 from rlxpy.extend.kernels import KernelSearchPath
 from rlxpy.extend.plan import Plan, Step
 from rlxpy.ir.dtypes import Array
@@ -31,10 +31,14 @@ def _spec(isa: Isa) -> BackendSpec:
 
 @dataclass(frozen=True)
 class Cpu:
+    """target: an instruction set to write code for, be it this machine's or not; None is the best of this machine."""
+
+    target: Isa | None = None
+
     @property
     def isa(self) -> Isa:
         """Asked anew each time: the setting may have changed."""
-        return detect()
+        return self.target or detect()
 
     @property
     def spec(self) -> BackendSpec:
@@ -50,6 +54,10 @@ class Cpu:
             raise BackendMissing("the cpu backend needs a C compiler", why=compiler, fix="pip install 'rlxpy[cc]', or use device='reference'")
         program = self.program(plan)
         return CpuGraph(plan, program, build(program.source, self.isa, compiler), params, debug)
+
+    def emit(self, plan: Plan) -> Emitted:
+        program = self.program(plan)
+        return Emitted(program.source, program.functions, tuple((launch.step, launch.function) for launch in program.launches))
 
     def program(self, plan: Plan) -> Program:
         """The C of a plan."""

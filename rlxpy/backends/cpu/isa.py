@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -59,25 +59,39 @@ def available(machine: str | None = None, has: Iterable[str] | None = None) -> t
     return tuple(_with_extras(isa, has) for isa in ISAS if isa.machine in (machine, "") and isa.needs <= has)
 
 
-def _with_extras(isa: Isa, has: frozenset[str]) -> Isa:
+def _with_extras(isa: Isa, has: Set[str]) -> Isa:
     found = [e for e in EXTRAS if e.base == isa.name and e.needs in has]
     return replace(isa, flags=(*isa.flags, *(e.flag for e in found)), features=frozenset(e.name for e in found))
 
 
+def named(text: str) -> Isa:
+    """An instruction set by name, with features after plus signs: "avx512+vnni".  Raises InputError for an unknown one."""
+    name, *features = text.split("+")
+    base = next((isa for isa in ISAS if isa.name == name), None)
+    if base is None:
+        raise InputError(f"no instruction set {name!r}", why=f"near it: {nearest(name, [isa.name for isa in ISAS])}", fix=f"one of: {', '.join(isa.name for isa in ISAS)}")
+    known = {e.name: e for e in EXTRAS if e.base == name}
+    for f in features:
+        if f not in known:
+            raise InputError(f"{name} has no feature {f!r}", why=f"there are {', '.join(known) or 'none'}", fix=f"leave it out, or near it: {nearest(f, list(known))}")
+    return _with_extras(base, {known[f].needs for f in features})
+
+
 def detect() -> Isa:
-    """The best of this machine, or the one that RLX_ISA names.  Raises InputError when there is none of that name, or the CPU cannot run it."""
+    """The best of this machine, or the one that RLX_ISA names, with the features it names or else with all that the CPU has.
+
+    Raises InputError when there is none of that name, or the CPU cannot run it."""
     usable = available()
     name = setting("isa")
     if not name:
         return usable[0]
-    known = {isa.name: isa for isa in ISAS}
-    if name not in known:
-        raise InputError(f"no instruction set {name!r}", why=f"near it: {nearest(name, list(known))}", fix=f"RLX_ISA is one of: {', '.join(known)}")
-    chosen = next((isa for isa in usable if isa.name == name), None)
-    if chosen is None:
-        lacks = ", ".join(sorted(known[name].needs - cpu_flags())) or f"{known[name].machine} instructions on {platform.machine()}"
+    wanted = named(name)
+    chosen = next((isa for isa in usable if isa.name == wanted.name), None)
+    if chosen is None or not wanted.features <= chosen.features:
+        needs = wanted.needs | {e.needs for e in EXTRAS if e.base == wanted.name and e.name in wanted.features}
+        lacks = ", ".join(sorted(needs - cpu_flags())) or f"{wanted.machine} instructions on {platform.machine()}"
         raise InputError(f"this CPU cannot run {name}", why=f"it lacks {lacks}", fix=f"unset RLX_ISA, or one of: {', '.join(isa.name for isa in usable)}")
-    return chosen
+    return wanted if "+" in name else chosen
 
 
 @cache

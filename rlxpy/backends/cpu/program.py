@@ -19,11 +19,12 @@ from rlxpy.ir.text import show_node
 
 @dataclass(frozen=True)
 class Program:
-    """`source` exports rlx_run.  `symbols` is the order of sizes; `packs` are weights to lay out anew, after the plan's buffers in
+    """`source` exports rlx_run; `functions` are its kernels by name.  `symbols` is the order of sizes; `packs` are weights to lay out anew, after the plan's buffers in
     `fixed`; `lent` are buffers that the caller's arrays may stand for; `segments` are runs of launches, cut where a step belongs to
     the host; `fallible`: a run may raise half-way."""
 
     source: str
+    functions: Mapping[str, str]
     symbols: tuple[str, ...]
     packs: tuple[Packed, ...]
     lent: tuple[int, ...]
@@ -53,7 +54,7 @@ def write(plan: Plan, prelude: str, emitter: Callable[[Step], Emitter | None]) -
     """`emitter` gives a step's emitter, None for the host tier."""
     names, lends = tuple(sorted(_symbols(plan))), lent(plan)
     kernels: dict[tuple[Any, ...], str] = {}
-    functions: list[str] = []
+    functions: dict[str, str] = {}
     taken: set[str] = set()
     decoders: set[str] = set()
     launches: list[Launch] = []
@@ -72,7 +73,7 @@ def write(plan: Plan, prelude: str, emitter: Callable[[Step], Emitter | None]) -
             key = (k.params, k.body, k.sizes)
             if key not in kernels:
                 kernels[key] = _unused(function_name(step.node), taken)
-                functions.append(_function(kernels[key], k, names, f"{step.choice.name}: {show_node(step.node)}"))
+                functions[kernels[key]] = _function(kernels[key], k, names, f"{step.choice.name}: {show_node(step.node)}")
             args = ", ".join(_argument(a, packs, len(plan.buffers)) for a in k.call)
             calls.append(f"    case {len(calls)}: /* {ctext.comment(show_node(step.node))}{'  ' + ctext.comment(step.node.where) if step.node.where else ''} */\n"
                          f"      RLX_TASKS({k.tasks}, {kernels[key]}(size, {args}, t0, t1)) break;")
@@ -84,9 +85,9 @@ def write(plan: Plan, prelude: str, emitter: Callable[[Step], Emitter | None]) -
     fixed = _fixed_names(plan, packs)
     sizes = "".join(f"  const i64 {ctext.size_name(n)} = size[{i}]; (void){ctext.size_name(n)};\n" for i, n in enumerate(names))
     cases = _FIXED.sub(lambda m: f"fixed[{fixed[int(m[1])]}]" if int(m[1]) in fixed else m[0], "\n".join(calls))
-    source = "\n".join([prelude, *map(decoder, sorted(decoders)), *functions, _enum(fixed), RUN.replace("@SIZES@", sizes).replace("@CASES@", cases)])
-    fallible = any(s.host for s in segments) or any("rlx_fail(" in f for f in functions)
-    return Program(source, names, tuple(packs), lends, tuple(launches), tuple(segments), fallible)
+    source = "\n".join([prelude, *map(decoder, sorted(decoders)), *functions.values(), _enum(fixed), RUN.replace("@SIZES@", sizes).replace("@CASES@", cases)])
+    fallible = any(s.host for s in segments) or any("rlx_fail(" in f for f in functions.values())
+    return Program(source, functions, names, tuple(packs), lends, tuple(launches), tuple(segments), fallible)
 
 
 RUN = """
