@@ -71,7 +71,7 @@ def rlxpy_call(block: Block, arrays: list[Any]) -> Call:
 
     b = rlxpy.Builder("block")
     made = block.ours(*(b.input(f"x{k}", a.shape) for k, a in enumerate(arrays)))
-    f = rlxpy.compile(b.finish(*(made if isinstance(made, tuple) else (made,))), device="cpu")
+    f = rlxpy.compile(b.finish(*(made if isinstance(made, tuple) else (made,))), device="cpu", wait=True)
     return lambda: f(*arrays)
 
 

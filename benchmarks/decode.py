@@ -37,6 +37,7 @@ def rlxpy_decoder(folder: Path, device: str) -> Decode:
 
     setup = json.loads((folder / "setup.json").read_text())
     generator = Generator.load(setup["model"], device=device, context=setup["context"])
+    generator.graph.wait()
 
     def decode(prompt: Sequence[int], count: int) -> tuple[list[int], float]:
         talk, ids = generator.conversation(), list[int]()

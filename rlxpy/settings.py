@@ -37,6 +37,10 @@ def _folder(text: str) -> Path | None:
     return Path(text).expanduser() if text else None
 
 
+def _flag(text: str) -> bool:
+    return text not in ("", "0")
+
+
 def _names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
@@ -46,15 +50,16 @@ def _user_cache() -> str:
 
 
 SETTINGS: dict[str, Setting] = {s.name: s for s in (
-    Setting("device", _names, "auto", "devices to try, in this order only; auto is the reference until another is faster everywhere", "compile(device=)"),
+    Setting("device", _names, "auto", "devices to try, in this order only; auto is the first of cpu, reference that works", "compile(device=)"),
     Setting("debug", _level, "0", "1 names passes and times, 2 fusion, 3 selection, 4 plan, 5 every value's range; any level checks plans and poisons arenas", "settings.override(debug=1)"),
     Setting("dump", _folder, "", "folder that gets the graph after every pass and the plan", "settings.override(dump=...)"),
     Setting("cache", _folder, "", "folder for downloaded models and compiled code; empty is rlxpy below the user's cache folder", "settings.override(cache=...)"),
     Setting("kernels", _names, "", "kernel libraries in order of preference; empty is every library, the reference last", "CompileOptions(kernels=)"),
     Setting("numerics", str.strip, "highest", "how exact f32 products are: highest, high, medium or low", "CompileOptions(numerics=)"),
     Setting("cc", str.strip, "", "C compiler: a name, a path or a command line; empty is the first of cc, gcc, clang, ziglang that works", "settings.override(cc=...)"),
+    Setting("wait", _flag, "", "whether compile returns only when compiled code is there, instead of starting on the reference", "compile(wait=)"),
     Setting("isa", str.strip, "", "instruction set of generated C; empty is the best that this CPU has", "settings.override(isa=...)"),
-    Setting("quiet", lambda text: text not in ("", "0"), "", "no progress and no notes on stderr", "rlx --quiet"),
+    Setting("quiet", _flag, "", "no progress and no notes on stderr", "rlx --quiet"),
 )}
 
 _overrides: ContextVar[dict[str, Any]] = ContextVar("rlxpy_settings", default={})  # noqa: B039 (never mutated)

@@ -1,6 +1,7 @@
 """What all tests share: real models by name, and one hypothesis profile."""
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import hypothesis
@@ -8,6 +9,10 @@ import pytest
 
 from rlxpy import hub
 from rlxpy.errors import RlxError
+
+# A test says which device it means, and a compiled graph runs its compiled code: the reference on the way there is tested by name.
+os.environ.setdefault("RLX_DEVICE", "reference")
+os.environ.setdefault("RLX_WAIT", "1")
 
 hypothesis.settings.register_profile("rlxpy", deadline=None, derandomize=True, database=None)
 hypothesis.settings.load_profile("rlxpy")

@@ -20,6 +20,7 @@ VAGUE = {"common", "helper", "helpers", "misc", "util", "utils"}
 ORDER = (
     {"errors", "exports"},
     {"settings"},
+    {"notes"},
     {"ir"},
     {"extend"},
     {"fusion", "flow", "backends"},

@@ -5,7 +5,6 @@ import atexit
 import hashlib
 import os
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -13,7 +12,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from rlxpy.settings import cache_home, setting
+from rlxpy.notes import note_once
+from rlxpy.settings import cache_home
 
 # An entry is <part>/<key>/<digest of the content><suffix>: one file, published by one rename, and whoever reads it can tell whether it is whole.
 _TAG = "Signature: 8a477f597d28d172789f06886806bc55\n# made by rlxpy; see https://bford.info/cachedir/\n"
@@ -36,15 +36,18 @@ def kept(part: str, key: str, suffix: str, make: Make, *, runs: bool = False) ->
             raise PermissionError(None, "its disk lets no code run (noexec)")
     except OSError as e:
         home = _private(part)
-        _note_once(f"rlxpy: {cache_home()} cannot keep compiled code: {e.strerror or e}; this process keeps its own in {home}. RLX_CACHE names another folder.")
+        note_once(f"{cache_home()} cannot keep compiled code: {e.strerror or e}; this process keeps its own in {home}. RLX_CACHE names another folder.")
         if found := _whole(home / key, suffix):
             return found
-    with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=home, ignore_cleanup_errors=True) as scratch:
-        made = Path(scratch, f"made{suffix}")
+    scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=home))  # not a TemporaryDirectory: a process forked meanwhile would remove it at its end
+    try:
+        made = scratch / f"made{suffix}"
         make(made)
         target = home / key / f"{_digest(made)}{suffix}"
         target.parent.mkdir(exist_ok=True)
         made.replace(target)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
     return target
 
 
@@ -95,9 +98,3 @@ def _private(part: str) -> Path:
     owner = os.getpid()
     atexit.register(lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == owner else None)  # a fork shares it
     return Path(folder)
-
-
-@cache
-def _note_once(text: str) -> None:
-    if not setting("quiet"):
-        print(text, file=sys.stderr)

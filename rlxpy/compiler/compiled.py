@@ -11,7 +11,7 @@ from rlxpy.compiler.arrays import check_outputs, check_param, gather_inputs
 from rlxpy.compiler.hoist import Hoisted
 from rlxpy.compiler.options import CompileOptions
 from rlxpy.errors import InputError, nearest
-from rlxpy.extend.backend import ExecutableGraph
+from rlxpy.extend.backend import ExecutableGraph, Tiered
 from rlxpy.extend.plan import Plan, Space
 from rlxpy.fusion.pipeline import FusionReport, Report, fusion_report
 from rlxpy.ir.dims import Symbol, at, lower
@@ -80,6 +80,17 @@ class CompiledGraph:
         """Forget the graph's own state."""
         self._state = self._executable.new_state()
 
+    # ---- tiers
+    @property
+    def tier(self) -> str:
+        """What the next call runs on: the device, or "reference" while code for it is being compiled or cannot be."""
+        return self._executable.tier if isinstance(self._executable, Tiered) else self.device
+
+    def wait(self) -> None:
+        """Until compiled code runs.  Raises what kept it from being made, such as CompileError."""
+        if isinstance(self._executable, Tiered):
+            self._executable.wait()
+
     # ---- weights
     @property
     def param_names(self) -> tuple[str, ...]:
@@ -128,7 +139,8 @@ class CompiledGraph:
 
     def explain(self) -> str:
         """Device, passes, fusion, kernels and memory, for a person."""
-        lines = [f"device {self.device}", *(f"  passed over {p}" for p in self.passed_over), "passes"]
+        tier = [f"tier {self._executable.tier_text}"] if isinstance(self._executable, Tiered) else []
+        lines = [f"device {self.device}", *(f"  passed over {p}" for p in self.passed_over), *tier, "passes"]
         lines += [f"  {r.name}: {r.nodes_before} -> {r.nodes_after} nodes, {r.seconds * 1e3:.1f} ms" for r in self.report.runs]
         lines += ["notes", *(f"  {n}" for n in self.report.notes)]
         lines += ["launches", *(f"  {row['node']} {row['op']} : {row['type']} by {row['kernel']}" for row in self.dispatch())]

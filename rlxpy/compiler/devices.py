@@ -9,6 +9,7 @@ from rlxpy.backends.reference import Reference
 from rlxpy.errors import BackendMissing, InputError, RlxError, nearest
 from rlxpy.extend.backend import Backend
 from rlxpy.extend.devices import Factory, registered_backends
+from rlxpy.notes import note_once
 
 
 def _cpu() -> Backend:
@@ -17,8 +18,7 @@ def _cpu() -> Backend:
     return Cpu()
 
 
-# "auto" takes the first that works.  The cpu backend is young, and its first compile takes seconds, so it is asked for by name.
-BUILT_IN: dict[str, Factory] = {"reference": Reference, "cpu": _cpu}
+BUILT_IN: dict[str, Factory] = {"cpu": _cpu, "reference": Reference}  # "auto" takes the first that works
 
 
 @dataclass(frozen=True)
@@ -75,16 +75,19 @@ class Chosen:
 
 
 def choose(device: str | Sequence[str]) -> Chosen:
-    """One name must work; of several the first that does; "auto" is the first of BUILT_IN.  Raises BackendMissing with every reason."""
+    """One name must work; of several the first that does; "auto" is the first of BUILT_IN that does, and a note says what it had to pass
+    over.  Raises BackendMissing with every reason."""
     asked = (device,) if isinstance(device, str) else tuple(device) if isinstance(device, Sequence) else ()
     if not asked or not all(isinstance(a, str) for a in asked):
         raise InputError(f"device={device!r}", why=f"a name or several names are wanted; there are auto, {', '.join(known())}",
                          fix="device='auto'")
-    names = tuple(n for a in asked for n in (tuple(BUILT_IN) if a == "auto" else (a,)))
+    names = tuple((n, a == "auto") for a in asked for n in (tuple(BUILT_IN) if a == "auto" else (a,)))
     passed: list[str] = []
-    for n in names:
+    for n, by_auto in names:
         b, why = _opened(n)
         if b is not None and not why:
             return Chosen(b, tuple(passed))
         passed.append(f"{n}: {why}")
+        if by_auto:
+            note_once(f"device {n} cannot run here, so graphs run slower, on the reference. {why}")
     raise BackendMissing(f"device {', '.join(asked)} cannot run here", why="; ".join(passed), fix=f"one of: {', '.join(available_backends())}")

@@ -16,7 +16,7 @@ from rlxpy.compiler.devices import choose
 from rlxpy.compiler.hoist import Hoisted, fits_dense, hoist, unpack_weights
 from rlxpy.compiler.options import CompileOptions
 from rlxpy.errors import InputError
-from rlxpy.extend.backend import BackendSpec
+from rlxpy.extend.backend import BackendSpec, Tiered
 from rlxpy.extend.passes import Watch, registered
 from rlxpy.extend.plan import Plan
 from rlxpy.fusion.check_plan import check_plan
@@ -33,13 +33,15 @@ Lowered = tuple[Plan, tuple[Hoisted, ...], Report]
 
 
 def compile(graph: Graph, params: Mapping[str, Any] | None = None, *, device: str | Sequence[str] | None = None,
-            options: CompileOptions | None = None, watch: Watch | None = None) -> CompiledGraph:
+            options: CompileOptions | None = None, watch: Watch | None = None, wait: bool | None = None) -> CompiledGraph:
     """Compile for `device`: a name, names in order, or "auto"; None follows RLX_DEVICE.
 
     params: an array for every PARAM leaf (a BuiltModel's `params`); read-only ones, as a memory-mapped file gives, are used where
     they lie, others are copied.  watch(pass name, graph) sees every step.
-    Raises InputError, LegaliseError, BackendMissing, FusionError."""
-    return Session(device, options).compile(graph, params, watch=watch)
+    wait: whether to return only when compiled code is there; otherwise (RLX_WAIT unset) a device that compiles runs on the reference
+    until it is, and its last digits may change then.
+    Raises InputError, LegaliseError, BackendMissing, FusionError; with `wait`, CompileError."""
+    return Session(device, options).compile(graph, params, watch=watch, wait=wait)
 
 
 class Session:
@@ -61,7 +63,7 @@ class Session:
         return self._chosen.backend.spec.device.name
 
     @placed
-    def compile(self, graph: Graph, params: Mapping[str, Any] | None = None, *, watch: Watch | None = None) -> CompiledGraph:
+    def compile(self, graph: Graph, params: Mapping[str, Any] | None = None, *, watch: Watch | None = None, wait: bool | None = None) -> CompiledGraph:
         """Weights are checked before anything is planned; names that the graph does not have are ignored."""
         if not isinstance(graph, Graph):
             raise InputError(f"compile takes a Graph, not {type(graph).__name__}", fix="builder.finish(y) and model.graph are graphs")
@@ -70,6 +72,9 @@ class Session:
         checks = self.options.checks
         runtime = dict(weights) | {h.name: h.compute(weights) for h in hoisted}
         executable = self._chosen.backend.load(plan, {n.name: runtime[n.name] for n in plan.graph.params}, debug=checks)
+        if isinstance(executable, Tiered):
+            wait = settings.setting("wait") if wait is None else wait
+            executable.wait() if wait else executable.start()
         return CompiledGraph(graph, plan, executable, weights, hoisted, report, self.options, self.device, self._chosen.passed_over)
 
     def _lowered(self, graph: Graph, watch: Watch | None) -> Lowered:

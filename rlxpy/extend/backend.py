@@ -95,6 +95,25 @@ class Emits(Protocol):
 
 
 @runtime_checkable
+class Tiered(ExecutableGraph, Protocol):
+    """An executable that begins on a slower tier and changes over by itself, between two calls."""
+
+    @property
+    def tier(self) -> str:
+        """What the next call runs on."""
+
+    @property
+    def tier_text(self) -> str:
+        """The same for a person: since when, or what keeps it there."""
+
+    def start(self) -> None:
+        """Prepare the faster tier in the background."""
+
+    def wait(self) -> None:
+        """Until the faster tier is there.  Raises what keeps it away."""
+
+
+@runtime_checkable
 class Backend(Protocol):
     @property
     def spec(self) -> BackendSpec: ...

@@ -46,7 +46,7 @@ def compare(before: Graph, after: Graph, device: str | tuple[str, ...] = "refere
     params = dict(_params(before, sizes, rng))
     plain = CompileOptions(optimise=False, debug=True)
     first = compile(before, params, device="reference", options=plain)
-    second = compile(after, {n.name: params[n.name] for n in after.params}, device=device, options=plain)
+    second = compile(after, {n.name: params[n.name] for n in after.params}, device=device, options=plain, wait=True)
     inputs, wanted = _first_accepted(first, before, sizes, rng)
     got = [_outputs(second.run(inputs, sizes=sizes)) for _ in range(RUNS)]
     return tuple(Difference(name, str(t), *_distance(w, g, t.dtype)) for run in range(RUNS)

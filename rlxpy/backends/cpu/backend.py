@@ -4,16 +4,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 from rlxpy.backends.cpu.build import build, prelude
 from rlxpy.backends.cpu.compilers import Compiler, find_compiler
-from rlxpy.backends.cpu.execute import CpuGraph
 from rlxpy.backends.cpu.isa import Isa, detect
 from rlxpy.backends.cpu.kernel import Emitter
 from rlxpy.backends.cpu.library import library
 from rlxpy.backends.cpu.matmul import tile_columns, tile_rows
 from rlxpy.backends.cpu.program import Program, write
 from rlxpy.backends.cpu.quant import LEFT_ROWS
+from rlxpy.backends.cpu.tiers import TieredGraph
 from rlxpy.backends.host import FUSED_KINDS, LIBRARY, extension_row
 from rlxpy.backends.templates import read, render
 from rlxpy.errors import BackendMissing
@@ -48,20 +49,24 @@ class Cpu:
         found = find_compiler()
         return found if isinstance(found, str) else None
 
-    def load(self, plan: Plan, params: Mapping[str, Array], *, debug: bool = False) -> CpuGraph:
+    def load(self, plan: Plan, params: Mapping[str, Array], *, debug: bool = False) -> TieredGraph:
         compiler = find_compiler()
         if not isinstance(compiler, Compiler):
             raise BackendMissing("the cpu backend needs a C compiler", why=compiler, fix="pip install 'rlxpy[cc]', or use device='reference'")
-        program = self.program(plan)
-        return CpuGraph(plan, program, build(program.source, self.isa, compiler), params, debug)
+        isa = self.isa
+
+        def made() -> tuple[Program, Path]:
+            program = self.program(plan, isa)
+            return program, build(program.source, isa, compiler)
+
+        return TieredGraph(plan, params, debug, made)
 
     def emit(self, plan: Plan) -> Emitted:
-        program = self.program(plan)
+        program = self.program(plan, self.isa)
         return Emitted(program.source, program.functions, tuple((launch.step, launch.function) for launch in program.launches))
 
-    def program(self, plan: Plan) -> Program:
-        """The C of a plan."""
-        isa = self.isa
+    def program(self, plan: Plan, isa: Isa) -> Program:
+        """The C of a plan that was made for this instruction set."""
         head = "\n".join([prelude(), f"enum {{ RLX_SYMBOLS = {len(plan.graph.symbols)} }};", read("cpu/runtime.h"), render("cpu/order.h.j2"), read("cpu/attention.h"),
                              render("cpu/tile.h.j2", MR=tile_rows(isa), NV=2, VL=isa.vector, NR=tile_columns(isa)),
                              render("cpu/dots.h.j2", MR=LEFT_ROWS, VL=isa.vector)])

@@ -1,6 +1,7 @@
 """Which C compiler this process uses: $RLX_CC, then cc, gcc and clang on PATH, then the ziglang package."""
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import shutil
@@ -91,18 +92,47 @@ def probe(argv: tuple[str, ...]) -> Compiler | str:
 def run(command: tuple[str, ...], seconds: float, folder: Path | None = None) -> tuple[int, str, str]:
     """Exit status, stdout and stderr of a compiler.  One that hangs is stopped together with its children.
 
-    Raises OSError when it cannot be started, TimeoutExpired."""
+    Raises OSError when it cannot be started, also when this process is ending; TimeoutExpired."""
+    if _ending:
+        raise OSError(errno.ECANCELED, "the process is ending")
     env = {**os.environ, "LC_ALL": "C"}  # whoever reads its messages reads English
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder, env=env,
                              text=True, errors="replace", start_new_session=True)
+    _children.add(child)
     try:
         out, err = child.communicate(timeout=seconds)
     finally:
+        _children.discard(child)
         if child.poll() is None:
-            with suppress(ProcessLookupError):  # it has just ended
-                os.killpg(child.pid, signal.SIGKILL) if hasattr(os, "killpg") else child.kill()
+            _kill(child)
             child.wait()
     return child.returncode, out, err
+
+
+_children: set[subprocess.Popen[str]] = set()
+_ending = False
+
+
+def _kill(child: subprocess.Popen[str]) -> None:
+    """With its own children."""
+    with suppress(ProcessLookupError):  # it has just ended
+        os.killpg(child.pid, signal.SIGKILL) if hasattr(os, "killpg") else child.kill()
+
+
+def stop() -> None:
+    """End every compiler of this process, and begin no other."""
+    global _ending
+    _ending = True
+    for child in list(_children):
+        _kill(child)
+
+
+def exiting() -> bool:
+    return _ending
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_children.clear)  # they are the parent's
 
 
 def _family(argv: tuple[str, ...], version: str) -> str:

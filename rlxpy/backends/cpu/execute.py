@@ -117,7 +117,6 @@ class CpuGraph:
         longest = max((s.hi - s.lo for s in program.segments), default=0)
         self._shape = 1 << longest.bit_length(), len(program.symbols), len(program.lent)
         self._results = results(plan)
-        self._on_host = any(s.host for s in program.segments)
         self._blocks = _blocks.setdefault(self._shape, deque())
 
     # ---- weights
@@ -192,7 +191,7 @@ class CpuGraph:
 
     def _lent(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> dict[int, Array]:
         """The caller's arrays that stand for whole buffers: inputs laid out in order, and outputs too when no run can stop half-way."""
-        found = {b: read_only(a) if self._on_host else a for b, a in zip(self.program.lent, inputs, strict=False) if a.flags.c_contiguous and a.flags.aligned}
+        found = {b: a for b, a in zip(self.program.lent, inputs, strict=False) if a.flags.c_contiguous and a.flags.aligned}
         if not self.program.fallible:
             found |= {b: a for b, a in zip(self._results, outputs, strict=True) if b >= 0 and a.flags.carray}
         return found
