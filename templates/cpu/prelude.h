@@ -50,7 +50,7 @@ RLX_INLINE f64 rlx_fma_f64(f64 a, f64 b, f64 c) { return a * b + c; }
 #endif
 #define RLX_FMA(a, b, c) _Generic((a), f64: rlx_fma_f64, default: rlx_fma_f32)(a, b, c)
 
-/* The same on vectors of RLX_VL floats. */
+/* The same on vectors of RLX_VL f32 and of RLX_VL / 2 f64. */
 #if !defined(RLX_VL) && defined(__AVX512F__)
 #define RLX_VL 16
 #elif !defined(RLX_VL) && defined(__AVX__)
@@ -59,16 +59,22 @@ RLX_INLINE f64 rlx_fma_f64(f64 a, f64 b, f64 c) { return a * b + c; }
 #define RLX_VL 4
 #endif
 typedef f32 rlx_vector __attribute__((vector_size(4 * RLX_VL)));
+typedef f64 rlx_vector_f64 __attribute__((vector_size(4 * RLX_VL)));
 #if defined(__clang__) && (defined(__FMA__) || defined(__aarch64__))
 #define RLX_VFMA(a, b, c) __builtin_elementwise_fma((rlx_vector)(a), (rlx_vector)(b), (rlx_vector)(c))
+#define RLX_VFMA_F64(a, b, c) __builtin_elementwise_fma((rlx_vector_f64)(a), (rlx_vector_f64)(b), (rlx_vector_f64)(c))
 #elif defined(__AVX512F__) && RLX_VL == 16
 #define RLX_VFMA(a, b, c) __builtin_ia32_vfmaddps512_mask((rlx_vector)(a), (rlx_vector)(b), (rlx_vector)(c), (u16)-1, 4)  /* 4: round as usual */
+#define RLX_VFMA_F64(a, b, c) __builtin_ia32_vfmaddpd512_mask((rlx_vector_f64)(a), (rlx_vector_f64)(b), (rlx_vector_f64)(c), (u8)-1, 4)
 #elif defined(__FMA__) && RLX_VL == 8
 #define RLX_VFMA(a, b, c) __builtin_ia32_vfmaddps256((rlx_vector)(a), (rlx_vector)(b), (rlx_vector)(c))
+#define RLX_VFMA_F64(a, b, c) __builtin_ia32_vfmaddpd256((rlx_vector_f64)(a), (rlx_vector_f64)(b), (rlx_vector_f64)(c))
 #elif defined(__aarch64__) && RLX_VL == 4
 #define RLX_VFMA(a, b, c) __builtin_aarch64_fmav4sf((rlx_vector)(a), (rlx_vector)(b), (rlx_vector)(c))
+#define RLX_VFMA_F64(a, b, c) __builtin_aarch64_fmav2df((rlx_vector_f64)(a), (rlx_vector_f64)(b), (rlx_vector_f64)(c))
 #else
 #define RLX_VFMA(a, b, c) ((a) * (b) + (c))
+#define RLX_VFMA_F64(a, b, c) ((a) * (b) + (c))
 #endif
 
 RLX_INLINE i64 rlx_least(i64 a, i64 b) { return a < b ? a : b; }

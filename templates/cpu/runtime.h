@@ -32,6 +32,8 @@ typedef struct rlx_worker {
 } RLX_ALIGNED rlx_worker;
 #define RLX_BUSY ((rlx_pool *)1)
 
+typedef f32 rlx_v __attribute__((vector_size(4 * RLX_VL), aligned(4)));  /* a vector anywhere in memory */
+
 enum { RLX_SPINS = 4000 };  /* tens of us: longer than a step's imbalance and the gap between two calls, far shorter than a time slice */
 
 static void rlx_pause(void) {

@@ -11,7 +11,6 @@ from rlxpy.backends.cpu.compilers import Compiler, find_compiler
 from rlxpy.backends.cpu.isa import Isa, detect
 from rlxpy.backends.cpu.kernel import Emitter
 from rlxpy.backends.cpu.library import library
-from rlxpy.backends.cpu.matmul import tile_columns, tile_rows
 from rlxpy.backends.cpu.program import Program, write
 from rlxpy.backends.cpu.quant import LEFT_ROWS
 from rlxpy.backends.cpu.tiers import TieredGraph
@@ -68,7 +67,6 @@ class Cpu:
     def program(self, plan: Plan, isa: Isa) -> Program:
         """The C of a plan that was made for this instruction set."""
         head = "\n".join([prelude(), f"enum {{ RLX_SYMBOLS = {len(plan.graph.symbols)} }};", read("cpu/runtime.h"), render("cpu/order.h.j2"), read("cpu/attention.h"),
-                             render("cpu/tile.h.j2", MR=tile_rows(isa), NV=2, VL=isa.vector, NR=tile_columns(isa)),
                              render("cpu/dots.h.j2", MR=LEFT_ROWS, VL=isa.vector)])
         return write(plan, head, emitter_of)
 

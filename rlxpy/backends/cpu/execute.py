@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from rlxpy.backends.cpu import threads
-from rlxpy.backends.cpu.kernel import Packed, results
+from rlxpy.backends.cpu.kernel import results
+from rlxpy.backends.cpu.packing import pack
 from rlxpy.backends.cpu.program import Program
 from rlxpy.backends.host import failure
 from rlxpy.backends.memory import Spot, aligned_bytes, locate, read_only, space_bytes
@@ -257,17 +258,3 @@ def _run_on_host(step: Step, ins: list[Array], outs: list[Array], attrs: dict[st
             row.launch(ins, outs, attrs)
         except Exception as e:
             raise failure(step, e) from (None if isinstance(e, RlxError) else e)
-
-
-def pack(array: Array, p: Packed) -> Array:
-    """[columns / width][depth][width] f32, the last panel filled with zeros."""
-    flat, item = array.reshape(-1), array.itemsize
-    matrix: Array = np.ndarray((p.depth, p.columns), flat.dtype, flat, p.offset * item, (p.strides[0] * item, p.strides[1] * item))
-    panels = -(-p.columns // p.width)
-    out = aligned_bytes(panels * p.depth * p.width * 4).view(np.float32).reshape(panels, p.depth, p.width)
-    whole = p.columns // p.width
-    out[:whole] = matrix[:, :whole * p.width].reshape(p.depth, whole, p.width).swapaxes(0, 1)
-    if whole < panels:
-        out[whole] = 0
-        out[whole, :, :p.columns - whole * p.width] = matrix[:, whole * p.width:]
-    return out

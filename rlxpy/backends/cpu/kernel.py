@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rlxpy.backends.cpu import ctext
+from rlxpy.backends.cpu.packing import Packed
 from rlxpy.extend.plan import Plan, Space, Step
 from rlxpy.ir.dims import Dim, Shape, product
 from rlxpy.ir.dtypes import DType
@@ -14,13 +15,16 @@ from rlxpy.ir.layout import Layout, row_major
 
 @dataclass(frozen=True)
 class Operand:
-    """One value as a kernel sees it.  `pointer` is C for its first element at the call; strides and shape may be symbolic."""
+    """One value as a kernel sees it.  `pointer` is C for its first element at the call; strides and shape may be symbolic.
+
+    param: the plan's buffer that holds it, when nothing but set_param changes it."""
 
     ref: Ref
     shape: Shape
     dtype: DType
     layout: Layout
     pointer: str
+    param: int | None = None
 
     @property
     def c(self) -> str:
@@ -35,22 +39,11 @@ class Site:
     ins: tuple[Operand, ...]
     outs: tuple[Operand, ...]
     scratch: str = ""  # C for the memory that the row's scratch_nbytes asked for, shared by all tasks and stages of the step
+    scratch_nbytes: int = 0
 
     @property
     def out(self) -> Operand:
         return self.outs[0]
-
-
-@dataclass(frozen=True)
-class Packed:
-    """A weight [depth, columns] (a view of the param buffer `buffer`) laid out anew at load: [columns / width][depth][width], zeros at the end."""
-
-    buffer: int
-    depth: int
-    columns: int
-    strides: tuple[int, int]
-    offset: int
-    width: int
 
 
 @dataclass(frozen=True)
@@ -64,7 +57,7 @@ class Kernel:
     call: tuple[str | Packed, ...]
     tasks: str
     sizes: frozenset[str] = frozenset()
-    needs: frozenset[str] = frozenset()  # encodings whose decoder it calls
+    needs: tuple[str, ...] = ()  # C functions that it calls; a unit has each text once, in the order of first need
 
 
 Emitter = Callable[[Site], Kernel | tuple[Kernel, ...]]  # several: stages, each begun when the one before is done
@@ -102,9 +95,12 @@ def operand(plan: Plan, ref: Ref, lent: Sequence[int]) -> Operand:
     pointer = f"({ctext.storage(t.dtype)} *)({base})"
     if place.layout.offset != 0:
         pointer = f"{pointer} + {ctext.dim(place.layout.offset)}"
-    return Operand(ref, t.shape, t.dtype, place.layout, pointer)
+    return Operand(ref, t.shape, t.dtype, place.layout, pointer, place.buffer if buffer.space in (Space.PARAM, Space.CONST) else None)
 
 
 def site_of(plan: Plan, step: Step, lent: Sequence[int]) -> Site:
-    scratch = f"arena + {plan.buffers[step.scratch].offset}" if step.scratch >= 0 else ""
-    return Site(step.node, tuple(operand(plan, r, lent) for r in step.node.inputs), tuple(operand(plan, r, lent) for r in step.node.refs), scratch)
+    ins, outs = (tuple(operand(plan, r, lent) for r in refs) for refs in (step.node.inputs, step.node.refs))
+    if step.scratch < 0:
+        return Site(step.node, ins, outs)
+    scratch = plan.buffers[step.scratch]
+    return Site(step.node, ins, outs, f"arena + {scratch.offset}", scratch.nbytes)

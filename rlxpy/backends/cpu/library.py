@@ -1,6 +1,8 @@
 """The CPU's kernel rows: which emitter serves which op, and what it asks of the operands."""
 from __future__ import annotations
 
+from functools import partial
+
 from rlxpy.backends.cpu import attention, elementwise, indexed, matmul, movement, order, quant, random, reduction, rope, rows
 from rlxpy.backends.cpu.isa import Isa
 from rlxpy.extend.kernels import Constraint, KernelLibrary, KernelRow
@@ -24,13 +26,15 @@ def library(isa: Isa) -> KernelLibrary:
     read, inside = Constraint("in0.dtype", "IN", NUMBERS), Constraint("body.dtypes", "WITHIN", NUMBERS)
     floating = Constraint("out.dtype", "IN", FLOATS)
     product, packed = matmul.emitter(isa), quant.emitter(isa)
+    panels = partial(matmul.scratch_nbytes, isa)
     return KernelLibrary("cpu", (
         *(KernelRow(op.text, op, elementwise.emit, constraints=(number, read), doc="one loop nest") for op in Op if op in ELEMENTWISE),
         KernelRow("fused.elementwise", Op.FUSED, elementwise.emit, kind="elementwise", constraints=(inside,), doc="one loop nest, one write"),
         KernelRow("fused.reduce", Op.FUSED, reduction.emit, kind="reduce", constraints=(inside,), doc="a reduction with what feeds it"),
         *(KernelRow(op.text, op, reduction.emit, constraints=(number,)) for op in REDUCTIONS),
-        KernelRow("matmul", Op.MATMUL, product, constraints=(number,), doc="packed weights through register tiles, plain loops otherwise"),
-        *(KernelRow(f"fused.{kind}", Op.FUSED, product, kind=kind, constraints=(inside, Constraint("body.ops", "HAS", "matmul")), doc="products and their epilogue")
+        KernelRow("matmul", Op.MATMUL, product, constraints=(number,), scratch_nbytes=panels, doc="register tiles, plain loops for integers"),
+        *(KernelRow(f"fused.{kind}", Op.FUSED, product, kind=kind, constraints=(inside, Constraint("body.ops", "HAS", "matmul")),
+                    scratch_nbytes=panels, doc="products and their epilogue")
           for kind in ("matmul", "gated_mlp")),
         *(KernelRow(f"fused.q{kind}", Op.FUSED, packed, kind=kind, constraints=(single, Constraint("qmatmul.encoding", "IN", quant.BLOCKS)),
                     doc="products with packed weights and their epilogue") for kind in ("matmul", "gated_mlp")),

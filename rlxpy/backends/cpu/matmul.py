@@ -1,156 +1,207 @@
-"""Kernels of products: packed weights through register tiles, everything else through plain loops; epilogues on the tile."""
+"""Kernels of products: right operands in panels, weights packed at load and activations by a stage of the step, through register tiles."""
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from rlxpy.backends.cpu import ctext, scalar
-from rlxpy.backends.cpu.elementwise import arguments, body_of, params, unravel
+from rlxpy.backends.cpu.elementwise import arguments, indent, loop_kernel, params, unravel
 from rlxpy.backends.cpu.isa import Isa
-from rlxpy.backends.cpu.kernel import Emitter, Kernel, Operand, Packed, Site, symbols_used
-from rlxpy.backends.cpu.loops import aligned
+from rlxpy.backends.cpu.kernel import Emitter, Kernel, Operand, Site, symbols_used
+from rlxpy.backends.cpu.loops import aligned, nest
+from rlxpy.backends.cpu.packing import Form, Packed, Panels
+from rlxpy.backends.cpu.products import Products, Walk, epilogue, products, walk
+from rlxpy.backends.memory import ALIGN_NBYTES
 from rlxpy.backends.templates import render
-from rlxpy.ir.dims import Dim, Shape, product
+from rlxpy.ir.attrs import Fused
+from rlxpy.ir.dims import Shape, product, upper
 from rlxpy.ir.dtypes import DType
 from rlxpy.ir.graph import Graph, Node, Ref
+from rlxpy.ir.layout import row_major
 from rlxpy.ir.op import Op
+from rlxpy.ir.types import TensorType
 
-ROW_BLOCK = 96      # rows of the left operand that stay in the first caches while a panel passes
+ROW_BLOCK = 96         # rows of the left operand that stay in the first caches while a panel passes
 GROUP_NUMEL = 1 << 15  # columns x depth of the panels one task reads
+FEW_ROWS = 2           # up to here a right operand that is used once is cheaper to read where it lies than to pack
+PLAIN_COLUMNS = 64     # sums side by side in the first cache
+FEW = {1: 4, 2: 2}     # rows to panels walked at once: so few rows wait for memory, which several streams keep busy
+AHEAD_NBYTES = 2048    # how far those streams are fetched ahead
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Register tiles of one element type: `kept` in panels, `sums` in registers and on the left."""
+
+    isa: Isa
+    sums: DType
+    kept: DType
+
+    @property
+    def vector(self) -> int:
+        return self.isa.vector * 4 // self.sums.nbytes
+
+    @property
+    def columns(self) -> int:
+        return 2 * self.vector
+
+    @property
+    def rows(self) -> int:
+        """What fits beside two columns of vectors in the register file."""
+        return tile_rows(self.isa)
+
+    @property
+    def text(self) -> str:
+        """The C functions rlx_tile_T, rlx_panel_T and rlx_groups_T of the kept type T."""
+        bf16 = self.kept is DType.BF16
+        widened = "(v)(__builtin_convertvector(*(const narrow *)(%s), wide) << 16)"
+        return render("cpu/tile.h.j2", T=self.kept.text, A=ctext.value(self.sums), C=ctext.storage(self.kept), nbytes=self.sums.nbytes, VL=self.vector, NR=self.columns,
+                      MR=self.rows, few=FEW, AHEAD=AHEAD_NBYTES // self.kept.nbytes, load=widened if bf16 else "*(const v *)(%s)", widens=bf16,
+                      FMA="RLX_VFMA_F64" if self.sums is DType.F64 else "RLX_VFMA", GROUP=GROUP_NUMEL)
 
 
 def tile_rows(isa: Isa) -> int:
-    """Rows of a register tile: what fits beside two columns of vectors in the register file."""
     return 12 if isa.vector >= 16 else 6 if isa.vector >= 8 else 4
 
 
 def tile_columns(isa: Isa) -> int:
+    """Of f32."""
     return 2 * isa.vector
+
+
+def tile_of(isa: Isa, d: DType) -> Tile | None:
+    """None for integers, which go through plain loops."""
+    return Tile(isa, d.accumulator, Panels(d, 1).kept) if d in (DType.F16, DType.BF16, DType.F32, DType.F64) else None
 
 
 def emitter(isa: Isa) -> Emitter:
     return lambda site: _emit(site, isa)
 
 
-def _emit(site: Site, isa: Isa) -> Kernel:
-    body = body_of(site)
-    products = [n for n in body if n.op is Op.MATMUL]
-    inputs = {n.refs[0]: o for n, o in zip(body.inputs, site.ins, strict=True)}
-    left, rights = inputs.get(products[0].inputs[0]), [inputs.get(p.inputs[1]) for p in products]
-    packs = [_pack(r, tile_columns(isa)) for r in rights]
-    if left is not None and left.dtype is DType.F32 and left_rows(left) is not None and all(packs):
-        return _tiled(site, isa, body, products, left, [p for p in packs if p is not None])
-    return _plain(site, body, products)
+def scratch_nbytes(isa: Isa, graph: Graph, node: Node) -> int:
+    """Memory for a left operand made wide and for right operands that are no weights, in panels."""
+    body, inputs = node.attrs.body if isinstance(node.attrs, Fused) else None, node.inputs
+    pairs = [n.inputs for n in body if n.op is Op.MATMUL] if body else [inputs]
+    outer = dict(zip((n.refs[0] for n in body.inputs), inputs, strict=True)) if body else {r: r for r in inputs}
+    left, rights = outer[pairs[0][0]], [outer[p[1]] for p in pairs]
+    tile = tile_of(isa, graph.type(left).dtype)
+    return sum(_pieces(tile, graph.type(left), [graph.type(r) for r in rights if not is_weight(graph, r)])) if tile else 0
 
 
-def _pack(right: Operand | None, width: int) -> Packed | None:
-    """The layout of a weight matrix that only depends on a param; None for others."""
-    if right is None or right.dtype is not DType.F32 or len(right.shape) != 2 or "fixed[" not in right.pointer:
+def is_weight(graph: Graph, r: Ref) -> bool:
+    """A leaf that only set_param changes, or another walk over one."""
+    n = graph[r]
+    return n.op in (Op.PARAM, Op.CONST) or (n.row.view is not None and is_weight(graph, n.inputs[0]))
+
+
+def _pieces(tile: Tile, left: TensorType, rights: list[TensorType]) -> list[int]:
+    """Bytes of the parts of the scratch memory, each a whole number of cache lines."""
+    wide = [upper(product(left.shape)) * tile.sums.nbytes] if left.dtype is not tile.sums else [0]
+    panels = [upper(product(r.shape[:-1])) * -(-upper(r.shape[-1]) // tile.columns) * tile.columns * tile.kept.nbytes for r in rights]
+    return [-(-n // ALIGN_NBYTES) * ALIGN_NBYTES for n in (*wide, *panels)]
+
+
+def _emit(site: Site, isa: Isa) -> Kernel | tuple[Kernel, ...]:
+    p = products(site)
+    tile = tile_of(isa, p.left.dtype)
+    form = Panels(p.left.dtype, tile.columns if tile else 1)
+    sources: list[Packed | Operand] = [packed(r, form) or r for r in p.rights]
+    fresh = [s for s in sources if isinstance(s, Operand)]
+    pieces = _pieces(tile, TensorType(p.left.shape, p.left.dtype), [TensorType(o.shape, o.dtype) for o in fresh]) if tile else []
+    if tile is None or sum(pieces) > site.scratch_nbytes or (fresh and upper(p.rows) <= FEW_ROWS):
+        return plain(site, p)
+    places = [f"{site.scratch} + {sum(pieces[:k])}" for k in range(len(pieces))]
+    left, stages = p.left, list[Kernel]()
+    if left.dtype is not tile.sums:
+        left = Operand(left.ref, left.shape, tile.sums, row_major(left.shape), f"({ctext.storage(tile.sums)} *)({places[0]})")
+        stages.append(widen(site, p.left, left))
+    panels: dict[Operand, str] = {}
+    for o, place in zip(fresh, places[1:], strict=True):
+        if o not in panels:
+            panels[o] = f"({form.c} *)({place})"
+            stages.append(_pack(site, tile, o, panels[o]))
+    given = tuple(s if isinstance(s, Packed) else panels[s] for s in sources)
+    return (*stages, _tiled(site, tile, p, left, given))
+
+
+def packed(right: Operand, form: Form) -> Packed | None:
+    """The weights of a product in another form; None for what is no weight, or no batch of matrices with fixed steps."""
+    batch = nest(right.shape[:-2], (right.layout.strides[:-2],))
+    sizes = (batch.inner, *right.shape[-2:], batch.strides[0][-1], *right.layout.strides[-2:], right.layout.offset)
+    if right.param is None or batch.outer or not all(isinstance(d, int) for d in sizes):
         return None
-    (depth, columns), strides, offset = right.shape, right.layout.strides, right.layout.offset
-    if not all(isinstance(d, int) for d in (depth, columns, *strides, offset)):
-        return None
-    buffer = int(right.pointer.partition("fixed[")[2].partition("]")[0])
-    return Packed(buffer, int(depth), int(columns), (int(strides[0]), int(strides[1])), int(offset), width)
+    count, depth, columns, matrix, row, column, offset = map(int, sizes)
+    return Packed(right.param, (count, depth, columns), (matrix, row, column), offset, form)
 
 
-def left_rows(left: Operand) -> Dim | None:
-    """Elements from one row of [.., k] to the next, when all leading axes are one walk and rows have stride 1."""
-    if left.layout.strides[-1] != 1 and left.shape[-1] != 1:
-        return None
-    step: Dim | None = None
-    for d, s in reversed(list(zip(left.shape[:-1], left.layout.strides[:-1], strict=True))):
-        if d == 1:
-            continue
-        if step is None:
-            first, step, size = s, s, d
-        elif s == first * size:
-            size = size * d
-        else:
-            return None
-    return left.shape[-1] if step is None else step
+def widen(site: Site, narrow: Operand, wide: Operand) -> Kernel:
+    walks = nest(narrow.shape, (narrow.layout.strides, wide.layout.strides))
+    line = f"q[{walks.step(1)}] = {scalar.load(narrow.dtype, f'p0[{walks.step(0)}]')};"
+    return loop_kernel(Site(site.node, (narrow,), (wide,)), walks, [line])
 
 
-@dataclass(frozen=True)
-class Epilogue:
-    """What follows a product on its tile: `row` runs once a row r, `inner` once a column j; `operands` are read beside the product."""
-
-    row: list[str]
-    inner: list[str]
-    operands: tuple[Operand, ...]
-
-
-def epilogue(site: Site, body: Graph, products: list[Node], tile: Callable[[int], str]) -> Epilogue:
-    """`tile(p)` is C for the value of product p at row i and column jj.  Operands are x1, x2, .. after the left one, x0."""
-    out_shape, of_products = site.out.shape, {r for p in products for r in p.inputs}
-    given = {p.refs[0]: tile(i) for i, p in enumerate(products)}
-    row, loads, operands = [*unravel(out_shape[:-1])], list[str](), list[Operand]()
-    elsewhere = {r for n in body if n not in products for r in n.inputs}
-    for n, o in zip(body.inputs, site.ins, strict=True):
-        if n.refs[0] in of_products and n.refs[0] not in elsewhere:
-            continue
-        operands.append(o)
-        k, walk = len(operands), aligned(o.shape, o.layout, out_shape)
-        row.append(f"const {o.c} *e{k} = x{k} + {' + '.join(_terms(walk[:-1])) or '0'};")
-        index = "0" if walk[-1] == 0 else "j" if walk[-1] == 1 else f"j*{ctext.dim(walk[-1])}"
-        loads.append(f"const {ctext.value(o.dtype)} a{n.id} = {scalar.load(o.dtype, f'e{k}[{index}]')};")
-        given[n.refs[0]] = f"a{n.id}"
-    made = scalar.chain(body, given)
-    row.append(f"{site.out.c} *q = y + r*{ctext.dim(out_shape[-1])};")
-    return Epilogue(row, [*loads, *made.lines, f"q[j] = {scalar.store(made.dtype, made.result)};"], tuple(operands))
+def _pack(site: Site, tile: Tile, right: Operand, panels: str) -> Kernel:
+    """[batch][columns / width][depth][width] of a right operand that a run makes."""
+    *lead, depth, columns = right.shape
+    *steps, row, column = right.layout.strides
+    tiles = f"rlx_ceil_quotient({ctext.dim(columns)}, {tile.columns})"
+    at = " + ".join(["0", *(f"i{k}*{ctext.dim(s)}" for k, s in enumerate(steps) if s != 0)])
+    lines = [f"const i64 K = {ctext.dim(depth)}, N = {ctext.dim(columns)}, tiles = {tiles};", "for (i64 t = t0; t < t1; t++) {",
+             f"  const i64 j0 = t % tiles*{tile.columns}, width = rlx_least((i64){tile.columns}, N - j0), batch = t / tiles;",
+             *indent(unravel(tuple(lead), "batch")),
+             f"  rlx_panel_{right.dtype.text}(x0 + {at} + j0*{ctext.dim(column)}, {ctext.dim(row)}, {ctext.dim(column)}, K, width, y + t*K*{tile.columns});", "}"]
+    out = Operand(right.ref, right.shape, tile.kept, row_major(right.shape), panels)
+    return Kernel(params((right,), out), "\n".join(lines), arguments((right,), out), f"{ctext.dim(product(lead))}*{tiles}", symbols_used(site),
+                  needs=(panel_text(right.dtype, tile),))
 
 
-def _tiled(site: Site, isa: Isa, body: Graph, products: list[Node], left: Operand, packs: list[Packed]) -> Kernel:
-    columns, depth = packs[0].columns, packs[0].depth
-    mr, nr = tile_rows(isa), tile_columns(isa)
-    tiles = -(-columns // nr)
-    per_group = max(1, min(tiles, GROUP_NUMEL // (nr * max(depth, 1))))
-    groups = -(-tiles // per_group)
-    rows = product(left.shape[:-1])
-    block = ROW_BLOCK - ROW_BLOCK % mr
-    parts = epilogue(site, body, products, lambda p: f"c{p}[i*{nr} + jj]")
+def panel_text(d: DType, tile: Tile) -> str:
+    """The C function rlx_panel_T, which packs columns of a matrix of T."""
+    load = "%s" if d is tile.kept else f"rlx_load_{d.text}(%s)"
+    return render("cpu/panel.h.j2", T=d.text, C=ctext.storage(d), D=ctext.storage(tile.kept), NR=tile.columns, load=load)
+
+
+def _tiled(site: Site, tile: Tile, p: Products, left: Operand, rights: tuple[str | Packed, ...]) -> Kernel:
+    w, wide = walk(p, left), tile.columns
+    parts = epilogue(site, p.body, p.nodes, lambda k: f"c{k}[i*step*{wide} + jj]")
     operands = (left, *parts.operands)
-    weights = tuple(f"const f32 *restrict w{i}" for i in range(len(packs)))
-    text = render("cpu/matmul.c.j2", M=ctext.dim(rows), N=columns, K=depth, MR=mr, NR=nr, MC=block, groups=groups, per_group=per_group,
-                  lda=ctext.dim(left_rows(left) or depth), products=len(packs), row=parts.row, inner=parts.inner)
-    return Kernel((*weights, *params(operands, site.out)), text, (*packs, *arguments(operands, site.out)),
-                  f"rlx_ceil_quotient({ctext.dim(rows)}, {block})*{groups}", symbols_used(site))
+    rows, columns, depth = ctext.dim(w.rows), ctext.dim(p.columns), ctext.dim(p.depth)
+    block = ROW_BLOCK - ROW_BLOCK % tile.rows
+    text = render("cpu/matmul.c.j2", T=tile.kept.text, A=ctext.storage(tile.sums), C=ctext.storage(tile.kept), M=rows, N=columns, K=depth, MR=tile.rows, NR=wide, MC=block,
+                  lda=ctext.dim(w.row_step), a_step=ctext.dim(w.depth_step), products=len(p.nodes), batch=unravel(w.batch.sizes, "batch"),
+                  at=[batch_offset(w, k) for k in range(1 + len(p.nodes))], row=parts.row, inner=parts.inner)
+    weights = tuple(f"const {ctext.storage(tile.kept)} *restrict w{k}" for k in range(len(rights)))
+    count = f"{ctext.dim(w.count)}*rlx_ceil_quotient({rows}, {block})*rlx_groups_{tile.kept.text}({columns}, {depth})"
+    return Kernel((*weights, *params(operands, site.out)), text, (*rights, *arguments(operands, site.out)), count, symbols_used(site), needs=(tile.text,))
 
 
-def _plain(site: Site, body: Graph, products: list[Node]) -> Kernel:
-    """Any dtype, any walk: a row of results at a time, depth outside when the right operand's columns are neighbours."""
-    out_shape = site.out.shape
-    columns, depth = out_shape[-1], body.type(products[0].inputs[0]).shape[-1]
-    inputs = {n.refs[0]: (k, o) for k, (n, o) in enumerate(zip(body.inputs, site.ins, strict=True))}
-    lines = [f"const i64 N = {ctext.dim(columns)}, K = {ctext.dim(depth)};", "for (i64 t = t0; t < t1; t++) {", *("  " + u for u in unravel(out_shape[:-1], "t"))]
-    given: dict[Ref, str] = {}
-    inner: list[str] = []
-    for p, n in enumerate(products):
-        (ka, a), (kb, b) = inputs[n.inputs[0]], inputs[n.inputs[1]]
+def batch_offset(w: Walk, operand: int) -> str:
+    """C for where operand (0 the left one) is at batch indices i0, i1, ..: elements of the left one, matrices of a right one."""
+    return " + ".join(f"i{k}*{ctext.dim(s)}" for k, s in enumerate(w.batch.strides[operand]) if s != 0) or "0"
+
+
+def plain(site: Site, p: Products) -> Kernel:
+    """Any dtype, any walk: sums of one row side by side where the right operand's columns are neighbours, else one sum at a time."""
+    lead = site.out.shape[:-2]
+    parts = epilogue(site, p.body, p.nodes, lambda k: f"c{k}[jj]")
+    operands = (p.left, *parts.operands, *p.rights)
+    wa = aligned(p.left.shape, p.left.layout, (*lead, *p.left.shape[-2:]))
+    pointers, sums = [f"const {p.left.c} *l = x0 + {_sum(wa[:-1])};"], list[str]()
+    for k, (n, right) in enumerate(zip(p.nodes, p.rights, strict=True)):
         acc = ctext.value(n.type.dtype.accumulator)
-        wa = aligned(a.shape, a.layout, (*out_shape[:-2], *a.shape[-2:]))
-        wb = aligned(b.shape, b.layout, (*out_shape[:-2], *b.shape[-2:]))
-        lead = len(out_shape) - 2
-        row = _terms(wa[:lead]) + ([f"i{lead}*{ctext.dim(wa[lead])}"] if wa[lead] != 0 else [])
-        lines.append(f"  const {a.c} *l{p} = x{ka} + {' + '.join(row) or '0'}; const {b.c} *r{p} = x{kb} + {' + '.join(_terms(wb[:lead])) or '0'};")
-        value = f"{scalar.load(a.dtype, f'l{p}[k*{ctext.dim(wa[-1])}]')} * {scalar.load(b.dtype, f'r{p}[k*{ctext.dim(wb[-2])} + j*{ctext.dim(wb[-1])}]')}"
-        inner += [f"{acc} c{p} = 0;", "RLX_SIMD_REDUCE(+, c" + str(p) + ")", f"for (i64 k = 0; k < K; k++) c{p} += ({acc}){value};"]
-        given[n.refs[0]] = scalar.rounded(n.type.dtype, f"c{p}")
-    for n, o in zip(body.inputs, site.ins, strict=True):
-        k, _ = inputs[n.refs[0]]
-        if any(n.refs[0] in p.inputs for p in products) and not any(n.refs[0] in m.inputs for m in body if m.op is not Op.MATMUL):
-            continue
-        walk = aligned(o.shape, o.layout, out_shape)
-        at = " + ".join([*_terms(walk[:-1]), *([f"j*{ctext.dim(walk[-1])}"] if walk[-1] != 0 else [])]) or "0"
-        inner.append(f"const {ctext.value(o.dtype)} a{n.id} = {scalar.load(o.dtype, f'x{k}[{at}]')};")
-        given[n.refs[0]] = f"a{n.id}"
-    made = scalar.chain(body, given)
-    inner += [*made.lines, f"y[t*N + j] = {scalar.store(made.dtype, made.result)};"]
-    lines += ["  for (i64 j = 0; j < N; j++) {", *("    " + line for line in inner), "  }", "}"]
-    return Kernel(params(site.ins, site.out), "\n".join(lines), arguments(site.ins, site.out), ctext.dim(product(out_shape[:-1])), symbols_used(site))
+        wb = aligned(right.shape, right.layout, (*lead, *right.shape[-2:]))
+        pointers.append(f"const {right.c} *r{k} = x{len(operands) - len(p.rights) + k} + {_sum(wb[:-2])};")
+        a, b = scalar.load(p.left.dtype, f"l[k*{ctext.dim(wa[-1])}]"), scalar.load(right.dtype, f"r{k}[k*{ctext.dim(wb[-2])} + (j0 + jj)*{ctext.dim(wb[-1])}]")
+        if wb[-1] == 1:
+            sums += [f"{acc} c{k}[{PLAIN_COLUMNS}] = {{0}};", "for (i64 k = 0; k < K; k++) {", f"  const {acc} a = {a};", "  RLX_SIMD",
+                     f"  for (i64 jj = 0; jj < width; jj++) c{k}[jj] += ({acc})(a * {b});", "}"]
+        else:
+            sums += [f"{acc} c{k}[{PLAIN_COLUMNS}];", "for (i64 jj = 0; jj < width; jj++) {", f"  {acc} s = 0;", "  RLX_SIMD_REDUCE(+, s)",
+                     f"  for (i64 k = 0; k < K; k++) s += ({acc})({a} * {b});", f"  c{k}[jj] = s;", "}"]
+    lines = [f"const i64 N = {ctext.dim(p.columns)}, K = {ctext.dim(p.depth)};", "for (i64 r = t0; r < t1; r++) {", *indent([*unravel(site.out.shape[:-1]), *pointers]),
+             f"  for (i64 j0 = 0; j0 < N; j0 += {PLAIN_COLUMNS}) {{", f"    const i64 width = rlx_least((i64){PLAIN_COLUMNS}, N - j0);", *indent([*sums, *parts.row], 2),
+             "    for (i64 jj = 0; jj < width; jj++) {", "      const i64 j = j0 + jj; (void)j;", *indent(parts.inner, 3), "    }", "  }", "}"]
+    return Kernel(params(operands, site.out), "\n".join(lines), arguments(operands, site.out), ctext.dim(product(site.out.shape[:-1])), symbols_used(site))
 
 
-def _terms(strides: Shape) -> list[str]:
-    return [f"i{k}*{ctext.dim(s)}" for k, s in enumerate(strides) if s != 0]
-
-
+def _sum(strides: Shape) -> str:
+    return " + ".join(f"i{k}*{ctext.dim(s)}" for k, s in enumerate(strides) if s != 0) or "0"

@@ -8,8 +8,8 @@ from itertools import chain, count
 from typing import Any
 
 from rlxpy.backends.cpu import ctext
-from rlxpy.backends.cpu.kernel import Emitter, Kernel, Packed, lent, site_of
-from rlxpy.backends.cpu.quant import decoder
+from rlxpy.backends.cpu.kernel import Emitter, Kernel, lent, site_of
+from rlxpy.backends.cpu.packing import Packed
 from rlxpy.extend.plan import Plan, Step
 from rlxpy.ir.dims import symbols
 from rlxpy.ir.graph import Node
@@ -56,7 +56,7 @@ def write(plan: Plan, prelude: str, emitter: Callable[[Step], Emitter | None]) -
     kernels: dict[tuple[Any, ...], str] = {}
     functions: dict[str, str] = {}
     taken: set[str] = set()
-    decoders: set[str] = set()
+    shared: dict[str, None] = {}
     launches: list[Launch] = []
     calls: list[str] = []
     packs: list[Packed] = []
@@ -69,7 +69,7 @@ def write(plan: Plan, prelude: str, emitter: Callable[[Step], Emitter | None]) -
         made = emit(site_of(plan, step, lends))
         first = len(calls)
         for k in made if isinstance(made, tuple) else (made,):
-            decoders |= k.needs
+            shared |= dict.fromkeys(k.needs)
             key = (k.params, k.body, k.sizes)
             if key not in kernels:
                 kernels[key] = _unused(function_name(step.node), taken)
@@ -85,7 +85,7 @@ def write(plan: Plan, prelude: str, emitter: Callable[[Step], Emitter | None]) -
     fixed = _fixed_names(plan, packs)
     sizes = "".join(f"  const i64 {ctext.size_name(n)} = size[{i}]; (void){ctext.size_name(n)};\n" for i, n in enumerate(names))
     cases = _FIXED.sub(lambda m: f"fixed[{fixed[int(m[1])]}]" if int(m[1]) in fixed else m[0], "\n".join(calls))
-    source = "\n".join([prelude, *map(decoder, sorted(decoders)), *functions.values(), _enum(fixed), RUN.replace("@SIZES@", sizes).replace("@CASES@", cases)])
+    source = "\n".join([prelude, *shared, *functions.values(), _enum(fixed), RUN.replace("@SIZES@", sizes).replace("@CASES@", cases)])
     fallible = any(s.host for s in segments) or any("rlx_fail(" in f for f in functions.values())
     return Program(source, functions, names, tuple(packs), lends, tuple(launches), tuple(segments), fallible)
 
@@ -121,7 +121,7 @@ def _argument(a: str | Packed, packs: list[Packed], buffers: int) -> str:
         return a
     if a not in packs:
         packs.append(a)
-    return f"(const f32 *)fixed[{buffers + packs.index(a)}]"
+    return f"(const {a.form.c} *)fixed[{buffers + packs.index(a)}]"
 
 
 _FIXED = re.compile(r"fixed\[(\d+)\]")

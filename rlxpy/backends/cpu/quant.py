@@ -7,7 +7,7 @@ from rlxpy.backends.cpu import ctext
 from rlxpy.backends.cpu.elementwise import arguments, body_of, params, unravel
 from rlxpy.backends.cpu.isa import Isa
 from rlxpy.backends.cpu.kernel import Emitter, Kernel, Operand, Site, symbols_used
-from rlxpy.backends.cpu.matmul import epilogue, left_rows
+from rlxpy.backends.cpu.products import epilogue, left_rows
 from rlxpy.backends.templates import render
 from rlxpy.errors import LegaliseError
 from rlxpy.ir.dims import product
@@ -96,7 +96,7 @@ def emitter(isa: Isa) -> Emitter:
 
 def _emit(site: Site) -> Kernel:
     body = body_of(site)
-    products = [n for n in body if n.op is Op.QMATMUL]
+    products = tuple(n for n in body if n.op is Op.QMATMUL)
     inputs = {n.refs[0]: o for n, o in zip(body.inputs, site.ins, strict=True)}
     left, weights = inputs[products[0].inputs[0]], [inputs[p.inputs[1]] for p in products]
     encodings = [encoding(p.attrs.encoding) for p in products]  # type: ignore[attr-defined]
@@ -110,7 +110,7 @@ def _emit(site: Site) -> Kernel:
     operands = (left, *parts.operands)
     names = tuple(f"const u8 *restrict w{k}" for k in range(len(products)))
     return Kernel((*names, *params(operands, site.out)), text, (*(w.pointer for w in weights), *arguments(operands, site.out)), f"{-(-n // 4)}",
-                  symbols_used(site), needs=frozenset(e.name for e in encodings))
+                  symbols_used(site), needs=tuple(decoder(e.name) for e in encodings))
 
 
 def _gathered(left: Operand, depth: int) -> list[str]:
@@ -138,4 +138,4 @@ def emit_dequantize(site: Site) -> Kernel:
              f"  const u8 *row = x0 + {at};", f"  for (i64 k = 0; k < {columns // e.block}; k++)",
              f"    rlx_decode_{e.name}(row + k*{e.block_nbytes}, y + r*{columns} + k*{e.block});", "}"]
     return Kernel(params((packed,), out), "\n".join(lines), arguments((packed,), out), f"rlx_ceil_quotient({ctext.dim(rows)}, 8)", symbols_used(site),
-                  needs=frozenset({e.name}))
+                  needs=(decoder(e.name),))
