@@ -175,6 +175,7 @@ CASES: dict[Op, tuple[Case, ...]] = {
     Op.QMATMUL: tuple(Case((shape,), {"encoding": name, "shape": (3, 64)}, packed=(name, (3, 64)))
                       for name, shape in (("q8_0", (5, 64)), ("q4_1", (2, 3, 64)), ("q8_0", (64,)), ("q4_0", (0, 64)))),
     Op.DEQUANTIZE: tuple(Case((), {"encoding": name, "shape": shape}, packed=(name, shape)) for name, shape in (("q8_0", (3, 64)), ("q4_1", (2, 2, 32)))),
+    Op.QUANTIZE: (Case(((3, 64),), {"encoding": "q8_0"}), Case(((2, 1, 32),), {"encoding": "q4_1"}), Case(((0, 32),), {"encoding": "q8_0"})),
     Op.RESHAPE: tuple(Case((a,), {"shape": b}) for a, b in (((2, 3, 4), (4, 6)), ((6,), (2, 1, 3)), ((), (1, 1)), ((0, 3), (5, 0)), ((1,), ()))),
     Op.EXPAND: tuple(Case((a,), {"shape": b}) for a, b in (
         ((2, 1, 3), (2, 4, 3)), ((3,), (2, 5, 3)), ((), (4,)), ((1, 3), (0, 3)), ((2, 1), (3, 2, 1)), ((0, 1), (2, 0, 3)))),

@@ -121,7 +121,7 @@ def test_the_last_position_alone_is_the_last_of_all() -> None:
 def test_a_narrow_cache_is_near_the_wide_one(dtype: DType, share: float) -> None:
     config = decoder_config()
     weights = decoder_weights(config)
-    graph = compiled(config, weights, chunk=4, cache_dtype=dtype)
+    graph = compiled(config, weights, chunk=4, cache=dtype)
     wide = compiled(config, weights, chunk=4)
     assert graph.memory()["state_nbytes"] < 0.6 * wide.memory()["state_nbytes"]
     error = np.abs(fed(graph, TOKENS, always(4)) - decoder_oracle(config, weights, TOKENS)).max()
@@ -368,7 +368,7 @@ def test_an_encoder_that_cannot_be(changes: dict[str, Any], error: type[RlxError
 
 @pytest.mark.parametrize(("options", "message"), [
     ({"context": 0}, "a context of 0 tokens(.|\n)*1..40"), ({"context": 41}, "a context of 41 tokens(.|\n)*--context 40"),
-    ({"chunk": 0}, "chunk = 0"), ({"cache_dtype": DType.I8}, "a cache of i8"),
+    ({"chunk": 0}, "chunk = 0"), ({"cache": DType.I8}, "a cache of i8"),
 ])
 def test_sizes_that_cannot_be(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):

@@ -17,9 +17,17 @@ class Weights(Enum):
     dense = "dense"
 
 
+class Cache(Enum):
+    f32 = "f32"
+    bf16 = "bf16"
+    f16 = "f16"
+    q8_0 = "q8_0"
+
+
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, a Hugging Face folder, or a model name: `rlx models` lists some.")]
 Devices = Annotated[str | None, typer.Option("--device", metavar="NAMES", help="Devices to try, in order, with commas between.  Default: RLX_DEVICE.")]
 Packing = Annotated[Weights | None, typer.Option("--weights", help="Quantised weights in memory: packed, dense, or what runs faster here.")]
+KeysAndValues = Annotated[Cache | None, typer.Option("--cache", help="Keys and values in memory: floats, or int8 with a scale for 32; default f32.")]
 ProfileFile = Annotated[Path | None, typer.Option("--profile", metavar="FILE", help="A *.rlx.toml file of options; those given here win.")]
 
 

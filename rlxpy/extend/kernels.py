@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlxpy.errors import InputError, RegistryError, nearest
+from rlxpy.ir.attrs import Packed
 from rlxpy.ir.dims import Dim, SymDim, divides, lower, upper
 from rlxpy.ir.dtypes import Array
 from rlxpy.ir.graph import Graph, Node
@@ -129,13 +130,14 @@ class Refusal:
 def facts_of(graph: Graph, node: Node, args: tuple[str, ...], device: Mapping[str, Any]) -> dict[str, Any]:
     """What constraints may ask about: operands by the row's names (and as in0, in1..), the first output as out, attrs, device.
 
-    Of a fused node also "body.ops", "body.dtypes" and its members' attrs, as in "qmatmul.encoding"."""
+    Of a fused node also "body.ops", "body.dtypes", "body.encodings" and its members' attrs, as in "qmatmul.encoding"."""
     facts: dict[str, Any] = {f"device.{k}": v for k, v in device.items()}
     facts |= {f"attrs.{k}": v for k, v in node.attrs.params().items()}
     names = [(f"in{i}", graph.type(r)) for i, r in enumerate(node.inputs)] + [(n, graph.type(r)) for n, r in zip(args, node.inputs, strict=False)]
     for _, body in node.attrs.graphs():
         facts["body.ops"] = tuple(n.op.text for n in body)
         facts["body.dtypes"] = tuple(sorted({t.dtype.text for n in body for t in n.types}))
+        facts["body.encodings"] = tuple(sorted({n.attrs.encoding for n in body if isinstance(n.attrs, Packed)}))
         facts |= {f"{n.op.text}.{k}": v for n in body for k, v in n.attrs.params().items()}
     for name, t in [*names, ("out", node.type)]:
         facts |= {f"{name}.dtype": t.dtype.text, f"{name}.rank": t.rank}

@@ -142,13 +142,18 @@ class FlowCtx:
         operands = (x, position) if freq is None else (x, position, freq)
         return x.apply("rope", operands, {"theta": theta, "style": style, "dims": dims})  # type: ignore[no-any-return]
 
-    def kv_cache(self, name: str, new: Value, past: Dim, capacity: int, dt: DType | str = DType.F32) -> Value:
-        """Append new [b, g, t, d] at row `past` of the persistent cache `name`; gives all rows so far, [b, g, past + t, d]."""
+    def kv_cache(self, name: str, new: Value, past: Dim, capacity: int, stored: DType | str = DType.F32) -> Value:
+        """Append new [b, g, t, d] at row `past` of the persistent cache `name`; gives all rows so far, [b, g, past + t, d].
+
+        stored: the float type of its elements, or an encoding whose blocks divide d, as "q8_0"."""
         b, g, t, d = new.shape
-        kept = self.state(name, (b, g, capacity, d), dt)
-        full = kept.kv_append(self.cast(new, dt), F.size(new, past), axis=2)
+        packed = isinstance(stored, str) and stored not in {t.text for t in DType}
+        row = new.quantize(encoding=stored) if packed else self.cast(new, stored)
+        kept = self.state(name, (b, g, capacity, row.shape[-1]), row.dtype)
+        full = kept.kv_append(row, F.size(new, past), axis=2)
         self.update(kept, full)
-        return self.cast(F.cut(full, 2, 0, past + t), new.dtype)
+        seen = F.cut(full, 2, 0, past + t)
+        return self.cast(seen.dequantize(encoding=stored, shape=(b, g, past + t, d)) if packed else seen, new.dtype)
 
     # ---- images, volumes, sound: [batch, channels, *space]
     def conv(self, x: Value, key: str, *, strides: Each = 1, padding: Padding = "valid", dilation: Each = 1, groups: int = 1) -> Value:

@@ -22,7 +22,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Compile:
-    """device: names to try in order.  weights: "packed" or "dense".  cache: dtype of keys and values."""
+    """device: names to try in order.  weights: "packed" or "dense".  cache: how keys and values are kept: f32, bf16, f16 or q8_0."""
 
     device: tuple[str, ...] = ()
     weights: str | None = None

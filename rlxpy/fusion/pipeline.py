@@ -8,6 +8,7 @@ from time import perf_counter
 from rlxpy.errors import FusionError, InputError, LegaliseError, RlxError, VerifyError, nearest
 from rlxpy.extend.backend import BackendSpec
 from rlxpy.extend.passes import Note, NotingPass, Pass, Watch, registered, registered_passes
+from rlxpy.fusion.attention import FuseAttention
 from rlxpy.fusion.canonicalise import Canonicalise
 from rlxpy.fusion.composites import FindComposites
 from rlxpy.fusion.legalise import Legalise, LowerExtensions
@@ -70,7 +71,7 @@ def standard(spec: BackendSpec, *, optimise: bool = True) -> tuple[Pass, ...]:
     A registered pass that wishes to run before a built-in one stands in front of it."""
     if not optimise:
         return LowerExtensions(spec), Legalise(spec)
-    fuse = (Fuse(spec.fuses),) if spec.fuses else ()
+    fuse = (*((FuseAttention(),) if "attention" in spec.fuses else ()), *((Fuse(spec.fuses),) if spec.fuses else ()))
     tidy = Canonicalise()
     legal = Legalise(spec)  # once more after composites: one that the backend refuses must be plain ops again before they fuse
     out, left = list[Pass](), list(registered_passes())
@@ -145,7 +146,7 @@ def _listed(signature: Signature) -> str:
     return ", ".join(f"{name!r}: {t}" for name, t in signature) or "none"
 
 
-BUILT_IN: tuple[Pass, ...] = (Canonicalise(), FindComposites(), Fuse())
+BUILT_IN: tuple[Pass, ...] = (Canonicalise(), FindComposites(), FuseAttention(), Fuse())
 
 
 def passes_known(spec: BackendSpec) -> tuple[Pass, ...]:

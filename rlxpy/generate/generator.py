@@ -21,7 +21,7 @@ from rlxpy.generate.sampling import Sampler
 from rlxpy.generate.stops import StopConditions, StopReason
 from rlxpy.generate.stream import TextStream
 from rlxpy.generate.tokenizer import Tokenizer
-from rlxpy.ir.dtypes import Array, dtype
+from rlxpy.ir.dtypes import Array
 
 DEFAULT_CONTEXT = 2048  # tokens of prompt and answer; a longer one costs cache memory, so it is asked for
 DEFAULT_CHUNK = 64      # prompt tokens a run; larger chunks need a larger arena
@@ -105,7 +105,7 @@ class Generator:
              weights: str = "auto", cache: str = "f32", debug: bool | None = None) -> Generator:
         """From a GGUF file or a Hugging Face folder.  Raises LoadError naming what the model needs and rlxpy lacks.
 
-        weights: as CompileOptions.weights."""
+        weights: as CompileOptions.weights.  cache: how keys and values are kept: f32, bf16, f16, or q8_0 (int8 with a scale for 32)."""
         return cls.of(open_model(Path(path), DECODERS), device=device, context=context, chunk=chunk, weights=weights, cache=cache, debug=debug)
 
     @classmethod
@@ -114,7 +114,7 @@ class Generator:
         config = LlamaConfig.of(model.config)
         context = min(DEFAULT_CONTEXT, config.max_position_embeddings) if context is None else context
         chunk = DEFAULT_CHUNK if chunk is None else chunk
-        built = llama(config, context=context, chunk=chunk, cache_dtype=dtype(cache)).build(model.weights)
+        built = llama(config, context=context, chunk=chunk, cache=cache).build(model.weights)
         model.check_complete(built)
         graph = compile(built.graph, built.params, device=device, options=CompileOptions(weights=weights, debug=debug))
         return cls(graph, config, model.tokenizer, context=context, chunk=min(chunk, context))

@@ -272,6 +272,13 @@ class Resize(Attrs):
 
 
 @dataclass(frozen=True)
+class Encode(Attrs):
+    """The quantisation encoding that values are rounded to."""
+
+    encoding: str
+
+
+@dataclass(frozen=True)
 class Fused(Attrs):
     """`body` is the chain of plain ops this node stands for: its documentation, its fallback and its oracle."""
 

@@ -59,6 +59,9 @@ def slice_(batched: Flags, x: V, start: Shape, stop: Shape, step: tuple[int, ...
     return x.slice(start=(0, *start), stop=(x.shape[0], *stop), step=(1, *step))
 
 
+def quantize(batched: Flags, x: V, encoding: str) -> Any: return x.quantize(encoding=encoding)
+
+
 def pad(batched: Flags, x: V, low: Shape, high: Shape, value: float) -> V:
     return x.pad(low=(0, *low), high=(0, *high), value=value)
 

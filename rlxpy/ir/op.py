@@ -188,6 +188,9 @@ class Op(Enum):
     DEQUANTIZE = OpRow((1, None), S.unpacked, S.single, refs.dequantize, vjp=Why("packed weights are not differentiable"),
                        jvp=Why("packed weights are not differentiable"), attrs=A.Packed, doc="packed planes to f32")
 
+    QUANTIZE = OpRow(1, S.packed, S.packed_dtype, refs.quantize, vjp=Why("rounding is not differentiable"), jvp=Why("rounding is not differentiable"),
+                     vmap=B.quantize, dtypes=(FLOAT,), attrs=A.Encode, doc="to the nearest codes of an encoding; a group with NaN or infinity decodes to NaN")
+
     # movement
     RESHAPE = movement(A.Sized, S.reshaped, lambda x, shape: x.reshape(shape), D.RESHAPE, B.reshape, layout.reshape)
     EXPAND = movement(A.Sized, S.expanded, lambda x, shape: np.broadcast_to(x, shape), D.EXPAND, B.expand, layout.expand, "stretch axes of size 1; new axes lead")

@@ -11,16 +11,16 @@ from rlxpy.ir.encoding import Encoding, Field, encoding
 from rlxpy.ir.encoding.field import write
 
 
-def quantize(values: Array, to: Encoding | str) -> tuple[Array, ...]:
+def quantize(values: Array, to: Encoding | str, *, finite: bool = True) -> tuple[Array, ...]:
     """The planes of `values` [..., columns] in an encoding: what `Encoding.decode` reads.
 
     Groups of zeros stay zeros and stored scales are finite; the bytes are those of ggml's quantize_row_*_ref wherever f16 holds its scales.
-    Raises InputError for NaN and infinity, BuildError for an encoding that rounding alone cannot serve."""
+    finite: NaN and infinity are an InputError; otherwise their group gets a scale of NaN, and decodes to it.  Raises BuildError for an encoding that rounding alone cannot serve."""
     enc = encoding(to) if isinstance(to, str) else to
-    if reason := _refusal(enc):
+    if reason := refusal(enc):
         raise BuildError(f"round-to-nearest cannot write {enc.name}", why=reason, fix="use a quantiser made for it")
     values = np.asarray(values, np.float32)
-    if not np.isfinite(values).all():
+    if finite and not np.isfinite(values).all():
         raise InputError(f"{enc.name}: the values hold NaN or infinity", fix="replace them before quantising")
     layout, rows, columns = enc.planes(values.shape), prod(values.shape[:-1]), values.shape[-1]
     if 0 in values.shape:
@@ -37,7 +37,8 @@ def quantize(values: Array, to: Encoding | str) -> tuple[Array, ...]:
     )
 
 
-def _refusal(enc: Encoding) -> str:
+def refusal(enc: Encoding) -> str:
+    """Why rounding to nearest cannot write an encoding; "" when it can."""
     levels = (*enc.scales, *enc.mins)
     checks = (
         (len(enc.scales) == 1 and len(enc.mins) <= 1, f"it has {len(enc.scales)} scale levels and {len(enc.mins)} minimum levels"),
@@ -54,6 +55,8 @@ def _choose(enc: Encoding, groups: Array) -> tuple[Array, Array, Array]:
 
     A minimum moves the range's lower end to code 0; a constant zero point lets the value of greatest size sit on code 0, where there is one
     more step; signed codes are symmetric."""
+    lost = ~np.isfinite(groups).all(-1, keepdims=True)
+    groups = np.where(lost, np.float32(0), groups)
     signed = enc.code.dtype is not None
     top = 2 ** (enc.code.bits - signed) - 1
     low, high = groups.min(-1, keepdims=True), groups.max(-1, keepdims=True)
@@ -73,6 +76,7 @@ def _choose(enc: Encoding, groups: Array) -> tuple[Array, Array, Array]:
         scaled = (groups - base) * np.where((scale != 0) & np.isfinite(inverse), inverse, np.float32(0))
         codes = _half_away(scaled) if signed else np.trunc(scaled + np.float32(enc.code.zero + 0.5))
     codes = codes.clip(-top if signed else 0, top).astype(np.int32).astype(enc.code.word)
+    scale = np.where(lost, _bits(enc.scales[0], np.full(1, np.nan, np.float32)), scale)
     return codes, scale, _bits(enc.mins[0], -base / np.float32(enc.mins[0].factor)) if enc.mins else base
 
 
@@ -83,7 +87,7 @@ def _half_away(x: Array) -> Array:
 
 
 def _dtype(field: Field) -> DType:
-    assert field.dtype is not None  # _refusal saw to it
+    assert field.dtype is not None  # refusal saw to it
     return field.dtype
 
 

@@ -332,6 +332,13 @@ def dequantize(*planes: Array, encoding: str, shape: tuple[int, ...]) -> Array:
     return np.asarray(look_up(encoding).decode(planes, shape[-1])).reshape(shape)
 
 
+def quantize(x: Array, encoding: str) -> Array | tuple[Array, ...]:
+    from rlxpy.ir.quantize import quantize as rounded
+
+    planes = rounded(x, encoding, finite=False)
+    return planes if len(planes) > 1 else planes[0]
+
+
 PANEL_NUMEL = 1 << 20  # elements decoded at a time: 4 MiB of f32, so the packed weights never have a dense copy
 
 

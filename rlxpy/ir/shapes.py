@@ -254,6 +254,28 @@ def unpacked(*planes: TensorType, encoding: str, shape: Shape) -> Shape:
     return shape
 
 
+def packed(x: TensorType, *, encoding: str) -> Any:
+    """Of one plane, or of several."""
+    planes = _planes(x, encoding)
+    return [s for _, s, _ in planes] if len(planes) > 1 else planes[0][1]
+
+
+def packed_dtype(x: TensorType, *, encoding: str) -> Any:
+    planes = _planes(x, encoding)
+    return [d for *_, d in planes] if len(planes) > 1 else planes[0][2]
+
+
+def _planes(x: TensorType, encoding: str) -> Any:
+    from rlxpy.ir.encoding import encoding as look_up
+    from rlxpy.ir.quantize import refusal
+
+    if reason := refusal(look_up(encoding)):
+        raise BuildError(f"quantize to {encoding}", why=reason, fix="use an encoding that rounding to nearest can write, such as q8_0")
+    if x.rank < 1 or not isinstance(x.shape[-1], int):
+        raise BuildError(f"quantize of {x}", why="the last axis holds the blocks and must be a known size", fix="write the size out")
+    return look_up(encoding).planes(x.shape)  # type: ignore[arg-type]  # leading dims pass through
+
+
 def packed_product(x: TensorType, *planes: TensorType, encoding: str, shape: Shape) -> Shape:
     unpacked(*planes, encoding=encoding, shape=shape)
     if len(shape) != 2 or x.rank < 1 or x.shape[-1] != shape[1]:

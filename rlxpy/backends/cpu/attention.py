@@ -10,7 +10,6 @@ from rlxpy.backends.cpu.elementwise import body_of
 from rlxpy.backends.cpu.isa import Isa
 from rlxpy.backends.cpu.kernel import Emitter, Kernel, Operand, Site, symbols_used
 from rlxpy.backends.cpu.loops import aligned
-from rlxpy.backends.cpu.matmul import tile_columns, tile_rows
 from rlxpy.backends.cpu.quant import decoder
 from rlxpy.backends.templates import render
 from rlxpy.ir.attrs import Attend, Packed
@@ -22,9 +21,14 @@ from rlxpy.ir.layout import row_major
 from rlxpy.ir.op import Op
 
 MOST_CHANNELS = 512   # of a key or value: a task's tiles lie on its stack
-TILE_KEYS = 96        # keys of a tile, and with their values about what the first cache holds; a multiple of every tile_rows
+TILE_KEYS = 96        # keys of a tile, and with their values about what the first cache holds; a multiple of key_rows
 TASK_COLUMNS = 4      # blocks of 2 * vector rows in a task of attention_tiles
 PART_KEYS = 4 * TILE_KEYS  # keys of a task of attention_split
+
+
+def key_rows(isa: Isa) -> int:
+    """Keys of a register tile, beside two columns of vectors."""
+    return 12 if isa.vector >= 16 else 6 if isa.vector >= 8 else 4
 
 
 def few_rows(isa: Isa) -> int:
@@ -138,7 +142,7 @@ def _emit(call: Call, site: Site, isa: Isa) -> Kernel | tuple[Kernel, ...]:
 
 def _facts(call: Call, site: Site, isa: Isa, group: Dim) -> dict[str, Any]:
     (b, h, t, d), (_, g, s, _), (*_, e) = call.shapes
-    columns = tile_columns(isa)
+    columns = 2 * isa.vector
     k, v = _source("k", call.k, d, isa.vector, call.packing[0]), _source("v", call.v, e, columns, call.packing[1])
     q, mask, a = call.q, call.mask, call.attrs
     kind = "" if mask is None else "bool" if mask.dtype is DType.BOOL else "spans" if mask.dtype.is_integer else "add"
@@ -146,7 +150,7 @@ def _facts(call: Call, site: Site, isa: Isa, group: Dim) -> dict[str, Any]:
     load = scalar.load(mask.dtype, "@").split("@") if mask is not None and kind == "add" else ("", "")
     query_rows = 4 if group > 4 or not isinstance(group, int) else group
     return {
-        "VL": isa.vector, "MR": tile_rows(isa), "PR": 8 if isa.vector >= 16 else 4, "QR": query_rows, "few": -(-few_rows(isa) // query_rows) * query_rows,
+        "VL": isa.vector, "MR": key_rows(isa), "PR": 8 if isa.vector >= 16 else 4, "QR": query_rows, "few": -(-few_rows(isa) // query_rows) * query_rows,
         "rows": TASK_COLUMNS * columns, "keys": TILE_KEYS, "part_keys": PART_KEYS, "key_heads": ctext.dim(g), "group": ctext.dim(group), "T": ctext.dim(t), "S": ctext.dim(s),
         "scale": ctext.literal(a.scale, DType.F32), "softcap": ctext.literal(a.softcap, DType.F32) if a.softcap else "", "causal": a.mask != "none", "window": a.window,
         "mask": kind, "mask_load": load, "mask_row": ctext.walk(walk[:3], ("b", "h", "i")), "mask_step": ctext.dim(walk[3]),

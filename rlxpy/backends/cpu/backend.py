@@ -25,7 +25,7 @@ from rlxpy.ir.dtypes import Array
 
 @cache
 def _spec(isa: Isa) -> BackendSpec:
-    return BackendSpec(Device("cpu"), KernelSearchPath((library(isa),)), fuses=frozenset(FUSED_KINDS), host=KernelSearchPath((LIBRARY,)), staged=extension_row,
+    return BackendSpec(Device("cpu"), KernelSearchPath((library(isa),)), fuses=frozenset({*FUSED_KINDS, "attention"}), host=KernelSearchPath((LIBRARY,)), staged=extension_row,
                        facts={"isa": isa.name})
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from rlxpy.backends.cpu import attention, elementwise, indexed, matmul, movement, order, quant, random, reduction, rope, rows
+from rlxpy.backends.cpu import attention, elementwise, encode, indexed, matmul, movement, order, quant, random, reduction, rope, rows
 from rlxpy.backends.cpu.isa import Isa
 from rlxpy.extend.kernels import Constraint, KernelLibrary, KernelRow
 from rlxpy.ir.dtypes import DType
@@ -40,10 +40,14 @@ def library(isa: Isa) -> KernelLibrary:
                     doc="products with packed weights and their epilogue") for kind in ("matmul", "gated_mlp")),
         KernelRow("qmatmul", Op.QMATMUL, packed, constraints=(single, Constraint("attrs.encoding", "IN", quant.BLOCKS)), doc="weights decoded four rows at a time"),
         KernelRow("dequantize", Op.DEQUANTIZE, quant.emit_dequantize, constraints=(Constraint("attrs.encoding", "IN", quant.BLOCKS),)),
+        KernelRow("quantize", Op.QUANTIZE, encode.emit, constraints=(Constraint("attrs.encoding", "EQ", encode.ENCODING), Constraint("in0.dtype", "IN", ("f32", "f16", "bf16"))),
+                  doc="block by block"),
         *(KernelRow(op.text, op, rows.emit_rows, constraints=(floating, Constraint("attrs.axis", "EQ", -1)), doc="row by row") for op in (Op.SOFTMAX, Op.LOG_SOFTMAX)),
         *(KernelRow(op.text, op, rows.emit_rows, constraints=(floating,), doc="row by row") for op in (Op.LAYER_NORM, Op.RMS_NORM)),
-        KernelRow("attention", Op.ATTENTION, attention.emitter(isa), ("q", "k", "v", "mask"), scratch_nbytes=attention.scratch_nbytes(isa), constraints=(
-            Constraint("out.dtype", "IN", ("f32", "f16", "bf16")), *(Constraint(f"{x}.shape[3]", "LE", attention.MOST_CHANNELS) for x in "qv")), doc="online softmax by tiles"),
+        *(KernelRow(name, op, attention.emitter(isa), ("q", "k", "v", "mask"), kind=kind, scratch_nbytes=attention.scratch_nbytes(isa), constraints=(
+            Constraint("out.dtype", "IN", ("f32", "f16", "bf16")), *(Constraint(f"{x}.shape[3]", "LE", attention.MOST_CHANNELS) for x in "qv"), *more), doc=doc)
+          for name, op, kind, more, doc in (("attention", Op.ATTENTION, "", (), "online softmax by tiles, or split over keys"),
+                                            ("fused.attention", Op.FUSED, "attention", (Constraint("body.encodings", "WITHIN", quant.BLOCKS),), "narrow or packed keys and values"))),
         KernelRow("rope", Op.ROPE, rope.emit, constraints=(floating,), doc="angles in f64"),
         *(KernelRow(op.text, op, movement.emit_copy, doc="a copy, where no view says it") for op in MOVEMENT),
         KernelRow("concat", Op.CONCAT, movement.emit_concat),

@@ -13,8 +13,10 @@ from rlxpy.flow.rope import frequencies
 from rlxpy.ir import functions as F
 from rlxpy.ir.builder import Value
 from rlxpy.ir.dims import Dim, sym
-from rlxpy.ir.dtypes import DType
+from rlxpy.ir.dtypes import DType, dtype
+from rlxpy.ir.encoding import encoding
 
+PACKED_CACHE = "q8_0"  # the encoding that a cache may have: 32 int8 and an f16 scale
 LAYER_TYPES = ("full_attention", "sliding_attention")
 
 
@@ -63,11 +65,11 @@ def _windows(read: Settings, layers: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Cache:
-    """Persistent keys and values.  `past` rows are filled before a run; `capacity` holds the context and one chunk."""
+    """Persistent keys and values.  `past` rows are filled before a run; `capacity` holds the context and one chunk; `stored` is how."""
 
     past: Dim
     capacity: int
-    dtype: DType = DType.F32
+    stored: DType | str = DType.F32
 
 
 @dataclass(frozen=True)
@@ -112,8 +114,8 @@ class DecoderLayer:
         freq = None if turn is None else ctx.constant(turn)
         q, k = (ctx.rope(a, position, freq, theta=c.rope_theta, dims=c.rotary_dim) for a in (q, k))
         if self.cache:
-            k = ctx.kv_cache(f"{self.name}.k", k, past, self.cache.capacity, self.cache.dtype)
-            v = ctx.kv_cache(f"{self.name}.v", v, past, self.cache.capacity, self.cache.dtype)
+            k = ctx.kv_cache(f"{self.name}.k", k, past, self.cache.capacity, self.cache.stored)
+            v = ctx.kv_cache(f"{self.name}.v", v, past, self.cache.capacity, self.cache.stored)
         window = c.windows[self.index] if c.windows else 0
         return ctx.linear(ctx.merge_heads(ctx.attention(q, k, v, causal=True, window=window)), f"{key}.o_proj")
 
@@ -143,19 +145,23 @@ class Head:
 
 
 def llama(config: LlamaConfig, *, batch: Dim = 1, chunk: int = 64, context: int | None = None, cached: bool = True, every: bool = False,
-          cache_dtype: DType = DType.F32) -> ModelFlow:
+          cache: DType | str = DType.F32) -> ModelFlow:
     """tokens i64 [batch, T] to logits.  Cached: T in 1..chunk follow P earlier tokens, so one graph serves prefill in chunks and decode.
 
-    context: most tokens of a conversation (None: the model's own limit).  Raises InputError for sizes and types that cannot be."""
+    context: most tokens of a conversation (None: the model's own limit).  cache: how keys and values are kept, a float type or "q8_0".  Raises InputError for sizes and types that cannot be."""
     most = config.max_position_embeddings
     context = most if context is None else context
     if not 1 <= context <= most:
         raise InputError(f"a context of {context} tokens", why=f"the model was made for 1..{most}", fix=f"--context {most}")
     if chunk < 1:
         raise InputError(f"chunk = {chunk}", why="at least 1 token a run is needed")
-    if not cache_dtype.is_float:
-        raise InputError(f"a cache of {cache_dtype}", why="keys and values are fractions", fix="f32, bf16 or f16")
+    stored = PACKED_CACHE if cache == PACKED_CACHE else dtype(cache)
+    if isinstance(stored, DType) and not stored.is_float:
+        raise InputError(f"a cache of {stored}", why="keys and values are fractions", fix=f"f32, bf16, f16 or {PACKED_CACHE}")
+    block = encoding(PACKED_CACHE).block
+    if stored == PACKED_CACHE and config.head_dim % block:
+        raise InputError(f"a cache of {stored}", why=f"heads have {config.head_dim} channels, its blocks hold {block}", fix="f32, bf16 or f16")
     t = sym("T", 1, min(chunk, context) if cached else context)
-    cache = Cache(sym("P", 0, max(context - 1, 1)), context + min(chunk, context), cache_dtype) if cached else None
+    kept = Cache(sym("P", 0, max(context - 1, 1)), context + min(chunk, context), stored) if cached else None
     return (ModelFlow("llama").input("tokens", (batch, t), DType.I64).then(Embed())
-            .repeat(config.num_hidden_layers, lambda i: DecoderLayer(i, config, cache)).then(Head(config, every)).output("logits"))
+            .repeat(config.num_hidden_layers, lambda i: DecoderLayer(i, config, kept)).then(Head(config, every)).output("logits"))
