@@ -16,7 +16,7 @@ from rlxpy.ir.graph import Graph, Node, Ref
 from rlxpy.ir.op import LEAVES, Op
 from rlxpy.ir.row import OpRow
 
-FUSED_KINDS = ("elementwise", "matmul", "gated_mlp", "reduce")
+FUSED_KINDS = ("elementwise", "matmul", "gated_mlp", "reduce")  # worth making for NumPy
 
 
 def by_ref(ins: Sequence[Array], outs: Sequence[Array], attrs: Mapping[str, Any], ref: Callable[..., Any]) -> None:
@@ -105,5 +105,5 @@ def runs_ref(graph: Graph, node: Node) -> str | None:
 SPECIAL = {Op.KV_APPEND: append_rows}
 LIBRARY = KernelLibrary("reference", (
     *(KernelRow(op.text, op, SPECIAL.get(op) or launcher(op.row), doc=op.row.doc) for op in Op if op not in LEAVES and op not in (Op.FUSED, Op.CUSTOM)),
-    *(KernelRow(f"fused.{kind}", Op.FUSED, run_chain, kind=kind, doc="the chain, op by op") for kind in FUSED_KINDS),
+    *(KernelRow(f"fused.{kind}", Op.FUSED, run_chain, kind=kind, doc="the chain, op by op") for kind in (*FUSED_KINDS, "attention")),
 ), reference=True)
