@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from time import monotonic_ns
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from rlxpy.backends.host import FUSED_KINDS, LIBRARY, append_rows, failure, laun
 from rlxpy.backends.memory import read_only, space_bytes, view as place
 from rlxpy.backends.state import State, own
 from rlxpy.errors import RlxError
-from rlxpy.extend.backend import BackendSpec, Device
+from rlxpy.extend.backend import BackendSpec, Device, Span
 from rlxpy.extend.kernels import HostLaunch, KernelSearchPath
 from rlxpy.extend.plan import Plan, Space, Step
 from rlxpy.ir import refs
@@ -102,6 +103,12 @@ class NumpyGraph:
             for value, (_, kept) in zip(moved, program.commits, strict=True):
                 kept[...] = value
 
+    def profile(self, inputs: Sequence[Array], sizes: Sizes, outputs: Sequence[Array], state: State | None) -> tuple[Span, ...]:
+        """A run like any other, with a look at the clock around every launch."""
+        twin = _ProfiledGraph(self)
+        twin.run(inputs, sizes, outputs, state)
+        return tuple(twin.spans)
+
     def _launch(self, program: _Bound) -> None:
         """Every step in order; when one raises, the state is put back as it was."""
         undo: list[tuple[Array, Array]] = []
@@ -188,6 +195,25 @@ def _overwritten(step: _BoundStep) -> tuple[Array, Array]:
         cache, new, pos = step.ins
         where = where[refs.kv_slot(cache, new, pos, step.attrs["axis"])]
     return where, where.copy()
+
+
+class _ProfiledGraph(NumpyGraph):
+    """A twin of a graph, with its weights and its memory."""
+
+    def __init__(self, graph: NumpyGraph) -> None:
+        self.__dict__.update(graph.__dict__)
+        self.spans: list[Span] = []
+
+    def _launch(self, program: _Bound) -> None:
+        super()._launch(program._replace(steps=tuple(s._replace(launch=self._timed(s)) for s in program.steps)))
+
+    def _timed(self, step: _BoundStep) -> HostLaunch:
+        def launch(ins: Sequence[Array], outs: Sequence[Array], attrs: Mapping[str, Any]) -> None:
+            begin = monotonic_ns()
+            step.launch(ins, outs, attrs)
+            self.spans.append(Span(step.planned, step.planned.choice.name, 0, begin, monotonic_ns()))
+
+        return launch
 
 
 def _launch_of(step: Step) -> HostLaunch:

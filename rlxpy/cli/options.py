@@ -22,12 +22,18 @@ class Cache(Enum):
     bf16 = "bf16"
     f16 = "f16"
     q8_0 = "q8_0"
+class HowExact(Enum):
+    highest = "highest"
+    high = "high"
+    medium = "medium"
+    low = "low"
 
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, a Hugging Face folder, or a model name: `rlx models` lists some.")]
 Devices = Annotated[str | None, typer.Option("--device", metavar="NAMES", help="Devices to try, in order, with commas between.  Default: RLX_DEVICE.")]
 Packing = Annotated[Weights | None, typer.Option("--weights", help="Quantised weights in memory: packed, dense, or what runs faster here.")]
 KeysAndValues = Annotated[Cache | None, typer.Option("--cache", help="Keys and values in memory: floats, or int8 with a scale for 32; default f32.")]
+Numerics = Annotated[HowExact | None, typer.Option("--numerics", help="How exact f32 products are; default: RLX_NUMERICS, else highest.")]
 ProfileFile = Annotated[Path | None, typer.Option("--profile", metavar="FILE", help="A *.rlx.toml file of options; those given here win.")]
 
 

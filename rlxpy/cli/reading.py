@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from rlxpy.errors import InputError, VerifyError
 
 if TYPE_CHECKING:
+    from rlxpy.flow.core import BuiltModel
     from rlxpy.ir.graph import Graph
 
 MAX_NBYTES = 1 << 28
@@ -59,14 +60,24 @@ def read_graph(path: str) -> Graph:
         raise InputError(f"{'stdin' if path == '-' else path} holds no valid graph", where=e.where, why=e.why, fix="see `rlx ops NAME` for what an op takes") from None
 
 
-def model_graph(path: Path) -> Graph:
-    """The graph of a model on disk, as its family's flow builds it.  Raises LoadError."""
+def any_graph(source: str) -> Graph:
+    """The graph of a file, of stdin ("-"), or of a model by its path or name.  Raises InputError, BuildError, LoadError."""
+    return read_graph(source) if source == "-" or is_graph_file(Path(source)) else built_model(source).graph
+
+
+def built_model(source: str) -> BuiltModel:
+    """A model by its path or name, as its family's flow builds it.  Raises LoadError."""
+    from rlxpy import hub
+    from rlxpy.cli.progress import progress
     from rlxpy.flow.families import DECODERS, ENCODERS, BertConfig, LlamaConfig, bert, llama
     from rlxpy.generate.embedder import pooling
     from rlxpy.generate.opened import open_model
 
-    model = open_model(path, (*DECODERS, *ENCODERS))
-    if model.config["model_type"] in DECODERS:
-        return llama(LlamaConfig.of(model.config)).build(model.weights).graph
-    prefix = "bert." if "bert.embeddings.word_embeddings.weight" in model.weights else ""
-    return bert(BertConfig.of({**model.config, **pooling(path, model.weights.metadata)})).with_prefix(prefix).build(model.weights).graph
+    with progress() as tell:
+        path = hub.resolve(source, tell)
+        tell(None, f"loading {Path(source).name}")
+        model = open_model(path, (*DECODERS, *ENCODERS))
+        if model.config["model_type"] in DECODERS:
+            return llama(LlamaConfig.of(model.config)).build(model.weights)
+        prefix = "bert." if "bert.embeddings.word_embeddings.weight" in model.weights else ""
+        return bert(BertConfig.of({**model.config, **pooling(path, model.weights.metadata)})).with_prefix(prefix).build(model.weights)

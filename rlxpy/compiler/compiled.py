@@ -11,7 +11,7 @@ from rlxpy.compiler.arrays import check_outputs, check_param, gather_inputs
 from rlxpy.compiler.hoist import Hoisted
 from rlxpy.compiler.options import CompileOptions
 from rlxpy.errors import InputError, nearest
-from rlxpy.extend.backend import ExecutableGraph, Tiered
+from rlxpy.extend.backend import ExecutableGraph, Profiles, Span, Tiered
 from rlxpy.extend.plan import Plan, Space
 from rlxpy.fusion.pipeline import FusionReport, Report, fusion_report
 from rlxpy.ir.dims import Symbol, at, lower
@@ -65,6 +65,18 @@ class CompiledGraph:
         self._refuse_empty(known)
         overlap = any(np.may_share_memory(a, b) for a in checked for b in arrays)
         self._executable.run([a.copy() for a in arrays] if overlap else arrays, known, checked, self._state if state is None else state)
+
+    @placed
+    def profile(self, /, *inputs: Any, sizes: Mapping[str, int] | None = None, state: Any = None, **named: Any) -> tuple[Span, ...]:
+        """Which thread was in which launch, and when, in one run of these inputs; the results are dropped.
+
+        `rlxpy.tools.profile` makes tables and pictures of it.  Raises InputError where the backend cannot tell."""
+        if not isinstance(self._executable, Profiles):
+            raise InputError(f"device {self.device} has no profile", why=f"{type(self._executable).__name__} cannot tell the time of a launch", fix="device='cpu' or 'reference'")
+        arrays, known = gather_inputs(self.source, inputs, named, {} if sizes is None else sizes)
+        self._refuse_empty(known)
+        outputs = tuple(np.empty(bind(t.shape, known), t.dtype.numpy) for t in self.source.output_types)
+        return self._executable.profile(arrays, known, outputs, self._state if state is None else state)
 
     def _refuse_empty(self, sizes: Mapping[str, int]) -> None:
         """Before any memory is touched, and on every device: generated code has no way to say it."""

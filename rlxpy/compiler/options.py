@@ -1,7 +1,7 @@
 """What a caller may ask of the compiler.  New knobs go here and nowhere else."""
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rlxpy import settings
@@ -22,14 +22,15 @@ class CompileOptions:
     numerics             how exact f32 products are: "highest" has no more error than a plain f32 product; "high" multiplies sums of two
                          bfloat16, "medium" bfloat16, "low" also rounds the left operand to int8 where the weights are integers.
                          It permits; a backend without such units stays exact (docs/numerics.md)
-    kernels              kernel libraries to use, in this order; empty is the backend's own order
+                         None given, RLX_NUMERICS
+    kernels              kernel libraries to use, in this order; empty is the backend's own order; None given, RLX_KERNELS
     debug                check the plan, poison the arena before each run; None follows RLX_DEBUG
     assert_fusion_clean  raise FusionError on a near miss"""
 
     optimise: bool = True
     weights: str = "auto"
-    numerics: str = "highest"
-    kernels: tuple[str, ...] = ()
+    numerics: str = field(default_factory=lambda: str(settings.setting("numerics")))
+    kernels: tuple[str, ...] = field(default_factory=lambda: tuple(settings.setting("kernels")))
     debug: bool | None = None
     assert_fusion_clean: bool = False
 

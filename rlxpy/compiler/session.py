@@ -53,7 +53,7 @@ class Session:
         if options is not None and not isinstance(options, CompileOptions):
             raise InputError(f"options={options!r}", why=f"{type(options).__name__} is not CompileOptions",
                              fix="options=CompileOptions(...)")
-        self.options = options or CompileOptions(numerics=settings.setting("numerics"), kernels=settings.setting("kernels"))
+        self.options = options or CompileOptions()
         self.plans_made = 0
         self._plans: dict[Any, Lowered] = {}
         self._lock = threading.RLock()  # a watcher may compile

@@ -87,6 +87,25 @@ class Emitted:
     launches: tuple[tuple[Step, str], ...]
 
 
+@dataclass(frozen=True)
+class Span:
+    """One thread's part of one launch, in ns of the monotonic clock.  kernel: the function called."""
+
+    step: Step
+    kernel: str
+    thread: int
+    begin_ns: int
+    end_ns: int
+
+
+@runtime_checkable
+class Profiles(Protocol):
+    """An executable that can say where the time of a run goes."""
+
+    def profile(self, inputs: Sequence[Array], sizes: Sizes, outputs: Sequence[Array], state: Any) -> tuple[Span, ...]:
+        """A run like any other, with a look at the clock around every launch."""
+
+
 @runtime_checkable
 class Emits(Protocol):
     """A backend that can show what it generates, also where it cannot run."""

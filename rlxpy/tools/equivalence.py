@@ -88,6 +88,11 @@ def draw(rng: np.random.Generator, t: TensorType, sizes: Mapping[str, int], ints
     return (real + 1j * rng.uniform(-1, 1, shape)).astype(t.dtype.numpy) if t.dtype.is_complex else real.astype(t.dtype.numpy)
 
 
+def random_params(graph: Graph, seed: int = 0) -> dict[str, Array]:
+    """Weights for a graph that has none, by name."""
+    return dict(_params(graph, {s.name: s.lo for s in graph.symbols.values()}, np.random.default_rng(seed)))
+
+
 def _params(graph: Graph, sizes: Mapping[str, int], rng: np.random.Generator) -> Iterator[tuple[str, Array]]:
     """Weights; the planes of a packed one are a packed random matrix, for random bytes would hold scales that are not finite."""
     planes: dict[int, Array] = {}

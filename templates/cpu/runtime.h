@@ -34,6 +34,40 @@ typedef struct rlx_worker {
 
 typedef f32 rlx_v __attribute__((vector_size(4 * RLX_VL), aligned(4)));  /* a vector anywhere in memory */
 
+/* A unit compiled with RLX_PROFILE notes when each thread began and ended its part of each step; otherwise nothing of this is there. */
+#ifdef RLX_PROFILE
+typedef struct { i64 begin, end; } rlx_span;  /* ns of the monotonic clock */
+typedef struct { long s, ns; } rlx_timespec;
+int clock_gettime(int clock, rlx_timespec *now);
+static struct { rlx_span *at; i64 steps, threads; i32 joined; } rlx_spans;
+
+/* at: zeros, [threads][steps]. */
+RLX_EXPORT void rlx_profile(rlx_span *at, i64 steps, i64 threads) { rlx_spans.at = at; rlx_spans.steps = steps; rlx_spans.threads = threads; }
+
+static i64 rlx_now(void) {
+  rlx_timespec t;
+#if defined(__APPLE__)
+  clock_gettime(6, &t);
+#else
+  clock_gettime(1, &t);
+#endif
+  return t.s*1000000000LL + t.ns;
+}
+
+/* The row of a thread that joins a run: its caller comes first. */
+static rlx_span *rlx_join(void) { return rlx_spans.at + __atomic_fetch_add(&rlx_spans.joined, 1, __ATOMIC_RELAXED) % rlx_spans.threads * rlx_spans.steps; }
+
+#define RLX_LEAD rlx_spans.joined = 0;
+#define RLX_JOIN rlx_span *const spans = rlx_join();
+#define RLX_BEGIN const i64 begin_ = rlx_now();
+#define RLX_END(took_part) if (took_part) spans[step] = (rlx_span){begin_, rlx_now()};
+#else
+#define RLX_LEAD
+#define RLX_JOIN
+#define RLX_BEGIN
+#define RLX_END(took_part)
+#endif
+
 enum { RLX_SPINS = 4000 };  /* tens of us: longer than a step's imbalance and the gap between two calls, far shorter than a time slice */
 
 static void rlx_pause(void) {
@@ -86,6 +120,7 @@ RLX_INLINE void rlx_lead(rlx_pool *pool, void (*run)(rlx_pool *, i64)) {
   __builtin_memset(pool->step, 0, (u64)(pool->hi - pool->lo) * sizeof *pool->step);
   pool->run = run;
   pool->threads = 1;
+  RLX_LEAD
   run(pool, pool->lo);
   for (i64 k = 0; pool->threads > 1 && k < pool->workers_count; k++) {  /* take back what nobody took up */
     rlx_pool *mine = pool;
@@ -128,11 +163,13 @@ static void rlx_wait(rlx_counter *c, i32 wanted) {
 
 #define RLX_TASKS(count, call) { const i64 tasks_ = (count); \
   if (tasks_ > 1 && __atomic_load_n(&pool->threads, __ATOMIC_RELAXED) == 1) rlx_engage(pool, step); \
-  if (__atomic_load_n(&pool->threads, __ATOMIC_RELAXED) == 1) { const i64 t0 = 0, t1 = tasks_; call; } \
+  RLX_BEGIN \
+  if (__atomic_load_n(&pool->threads, __ATOMIC_RELAXED) == 1) { const i64 t0 = 0, t1 = tasks_; call; RLX_END(1) } \
   else { \
     rlx_counter *const counter_ = &pool->step[step - lo]; \
     i32 mine_ = 0; \
     for (i64 t0; (t0 = __atomic_fetch_add(&counter_->next, 1, __ATOMIC_RELAXED)) < tasks_; mine_++) { const i64 t1 = t0 + 1; call; } \
+    RLX_END(mine_) \
     if (mine_) rlx_finish(counter_, mine_); \
     rlx_wait(counter_, (i32)tasks_); \
   } }

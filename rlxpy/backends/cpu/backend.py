@@ -4,10 +4,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 from rlxpy.backends.cpu.build import build, prelude
 from rlxpy.backends.cpu.compilers import Compiler, find_compiler
+from rlxpy.backends.cpu.execute import Library
 from rlxpy.backends.cpu.isa import Isa, detect
 from rlxpy.backends.cpu.kernel import Emitter
 from rlxpy.backends.cpu.library import library
@@ -54,9 +54,9 @@ class Cpu:
             raise BackendMissing("the cpu backend needs a C compiler", why=compiler, fix="pip install 'rlxpy[cc]', or use device='reference'")
         isa = self.isa
 
-        def made() -> tuple[Program, Path]:
+        def made() -> tuple[Program, Library]:
             program = self.program(plan, isa)
-            return program, build(program.source, isa, compiler)
+            return program, Library(build(program.source, isa, compiler), lambda *flags: build(program.source, isa, compiler, flags))
 
         return TieredGraph(plan, params, debug, made)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections import ChainMap, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from rlxpy.backends.host import failure
 from rlxpy.backends.memory import Spot, aligned_bytes, locate, read_only, space_bytes
 from rlxpy.backends.state import State, own
 from rlxpy.errors import RlxError
+from rlxpy.extend.backend import Span
 from rlxpy.extend.plan import Plan, Space, Step
 from rlxpy.ir import refs
 from rlxpy.ir.dims import Sizes, at, upper
@@ -91,6 +92,14 @@ class _Arena:
 
 
 @dataclass(frozen=True)
+class Library:
+    """A program's compiled code, and a way to compile it with further flags."""
+
+    path: Path
+    again: Callable[..., Path]
+
+
+@dataclass(frozen=True)
 class _Bound:
     """A plan at one set of sizes.  host: operands, results and attributes of each host step, by node."""
 
@@ -104,10 +113,10 @@ class _Bound:
 class CpuGraph:
     """Calls may come from several threads: each has an arena of its own."""
 
-    def __init__(self, plan: Plan, program: Program, library: Path, params: Mapping[str, Array], debug: bool) -> None:
-        self.plan, self.program, self.debug = plan, program, debug
-        loaded = ctypes.CDLL(str(library))
-        self._run, self._undo, self._work = (_function(loaded, name) for name in ("rlx_run", "rlx_undo", "rlx_work"))
+    def __init__(self, plan: Plan, program: Program, library: Library, params: Mapping[str, Array], debug: bool) -> None:
+        self.plan, self.program, self.library, self.debug = plan, program, library, debug
+        loaded = ctypes.CDLL(str(library.path))
+        self._run, self._undo, self._work = functions(loaded)
         self._buffers = {n.name: plan.places[n.refs[0]].buffer for n in plan.graph.params}
         consts = {plan.places[n.refs[0]].buffer: n.attrs.value.array for n in plan.graph if n.op is Op.CONST}  # type: ignore[attr-defined]
         self._arrays: dict[int, Array] = {**consts, **{self._buffers[k]: np.asarray(a, order="C") for k, a in params.items()}}
@@ -138,6 +147,12 @@ class CpuGraph:
         return State(self.plan)
 
     # ---- running
+    def profile(self, inputs: Sequence[Array], sizes: Sizes, outputs: Sequence[Array], state: State | None) -> tuple[Span, ...]:
+        """A run like any other, by code that looks at the clock."""
+        from rlxpy.backends.cpu.profile import ProfiledGraph  # at first use: few graphs are ever profiled
+
+        return ProfiledGraph(self).profile(inputs, sizes, outputs, state)
+
     def run(self, inputs: Sequence[Array], sizes: Sizes, outputs: Sequence[Array], state: State | None) -> None:
         try:
             m = self._idle.pop()
@@ -167,7 +182,7 @@ class CpuGraph:
         try:
             for s in self.program.segments:
                 if s.host is not None:
-                    _run_on_host(s.host, *_operands(bound, s.host, spaces, fixed))
+                    self._host(s.host, *_operands(bound, s.host, spaces, fixed))
                     continue
                 if not block.free:  # a worker is still leaving the segment before
                     self._blocks.append(block)
@@ -189,6 +204,9 @@ class CpuGraph:
             raise
         finally:
             self._blocks.append(block)
+
+    def _host(self, step: Step, ins: list[Array], outs: list[Array], attrs: dict[str, Any]) -> None:
+        _run_on_host(step, ins, outs, attrs)
 
     def _lent(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> dict[int, Array]:
         """The caller's arrays that stand for whole buffers: inputs laid out in order, and outputs too when no run can stop half-way."""
@@ -232,10 +250,12 @@ class CpuGraph:
         return refs.index_error(node.label, axis, index % 2**64 if reads.dtype is DType.U64 else index, bound).at(node.where)
 
 
-def _function(library: ctypes.CDLL, name: str) -> Any:
-    f = getattr(library, name)
-    f.argtypes, f.restype = (ctypes.c_void_p,), None
-    return f
+def functions(library: ctypes.CDLL) -> tuple[Any, Any, Any]:
+    """Of a compiled program: rlx_run, rlx_undo and rlx_work."""
+    found = library.rlx_run, library.rlx_undo, library.rlx_work
+    for f in found:
+        f.argtypes, f.restype = (ctypes.c_void_p,), None
+    return found
 
 
 def _undo_nbytes(plan: Plan, append: Node) -> int:

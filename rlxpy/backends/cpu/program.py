@@ -98,6 +98,7 @@ static void rlx_steps(rlx_pool *pool, i64 first) {
   const i64 *const size = pool->size;
   const i64 lo = pool->lo, hi = pool->hi;
   (void)arena; (void)lent; (void)state; (void)fixed; (void)size; (void)lo;
+  RLX_JOIN
 @SIZES@  for (i64 step = first; step < hi; step++) {
     switch (step) {
 @CASES@

@@ -64,6 +64,11 @@ def threads() -> int:
     return available_cpus() if _limit is None else _limit
 
 
+def limit() -> int | None:
+    """What set_threads was last told."""
+    return _limit
+
+
 def set_threads(count: int | None) -> None:
     """For every later call of this process; None is one for each available processor.  Raises InputError below 1."""
     global _limit

@@ -6,16 +6,16 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
-from pathlib import Path
 from time import perf_counter
 from weakref import WeakSet
 
 from rlxpy.backends.cpu import compilers
-from rlxpy.backends.cpu.execute import CpuGraph
+from rlxpy.backends.cpu.execute import CpuGraph, Library
 from rlxpy.backends.cpu.program import Program
 from rlxpy.backends.host import LIBRARY
 from rlxpy.backends.reference import NumpyGraph
 from rlxpy.backends.state import State
+from rlxpy.extend.backend import Span
 from rlxpy.extend.kernels import HostLaunch
 from rlxpy.extend.plan import Plan, Step
 from rlxpy.ir.dims import Dim, Sizes, at, product
@@ -29,7 +29,7 @@ PATIENCE_SECONDS = 0.1        # a call that the reference is quicker with than t
 SECONDS_ELEMENT, SECONDS_PRODUCT, SECONDS_UNPACK = 2e-9, 5e-11, 1e-8
 COMPILERS = 2                 # at most, at once: a program that makes a hundred graphs keeps its machine
 EXIT_SECONDS = 2.0
-Build = Callable[[], tuple[Program, Path]]
+Build = Callable[[], tuple[Program, Library]]
 
 _turns = threading.BoundedSemaphore(COMPILERS)
 _unfinished: WeakSet[TieredGraph] = WeakSet()
@@ -129,6 +129,11 @@ class TieredGraph:
                 self._done.wait(seconds)
                 running = self._running
         running.run(inputs, sizes, outputs, state)
+
+    def profile(self, inputs: Sequence[Array], sizes: Sizes, outputs: Sequence[Array], state: State | None) -> tuple[Span, ...]:
+        """Of the tier that lasts."""
+        self.wait()
+        return self._running.profile(inputs, sizes, outputs, state)
 
     def _reference_seconds(self, sizes: Sizes) -> float:
         key = tuple(sizes.items())

@@ -16,7 +16,7 @@ from rlxpy.tools.draw.svg import svg
 from rlxpy.tools.trace import Stage
 
 if TYPE_CHECKING:
-    from jinja2 import Template
+    from jinja2 import Environment
 
 
 def page(stages: Sequence[Stage], spec: BackendSpec, title: str = "", max_boxes: int = MAX_BOXES) -> str:
@@ -26,16 +26,16 @@ def page(stages: Sequence[Stage], spec: BackendSpec, title: str = "", max_boxes:
     number = {body: k for k, body in enumerate(bodies)}
     tabs = [_tab(s, sum(at <= k for at in drawn) - 1) for k, s in enumerate(stages)]
     data = {"tabs": tabs, "drawings": [{"boxes": [_about(b, number) for b in p.boxes], "folded": p.folded} for p in drawn.values()]}
-    return _template().render(
+    return environment().get_template("draw/page.html.j2").render(
         title=title or stages[0].graph.name, device=spec.device.name, tabs=tabs, drawings=[svg(p) for p in drawn.values()],
         chains=[svg(unframed(picture(body, Verdicts(spec), max_boxes=max_boxes))) for body in bodies], legend=LEGEND, data=_for_script(data))
 
 
-def _template() -> Template:
+def environment() -> Environment:
+    """Of pages: everything is escaped."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    return Environment(loader=FileSystemLoader(folder()), undefined=StrictUndefined, autoescape=True, trim_blocks=True,
-                       lstrip_blocks=True, keep_trailing_newline=True).get_template("draw/page.html.j2")
+    return Environment(loader=FileSystemLoader(folder()), undefined=StrictUndefined, autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
 
 
 def _tab(stage: Stage, drawing: int) -> dict[str, Any]:

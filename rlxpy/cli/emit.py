@@ -1,0 +1,38 @@
+"""`rlx emit`: the source that a backend generates."""
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rlxpy.cli.app import command
+from rlxpy.cli.options import Numerics
+from rlxpy.cli.reading import any_graph
+from rlxpy.cli.report import Json, note, show
+from rlxpy.cli.writing import write
+
+
+@command()
+def emit(
+    source: Annotated[str, typer.Argument(metavar="FILE|MODEL", help="A graph as text (- reads stdin), or a model as `rlx run` takes it.")],
+    backend: Annotated[str, typer.Option("--backend", metavar="NAME", help="Whose source.")] = "cpu",
+    isa: Annotated[str, typer.Option("--isa", metavar="NAME", help="Instruction set, this machine's or not, as in avx2 or avx512+vnni.  Default: the best here.")] = "",
+    kernel: Annotated[str | None, typer.Option("--kernel", metavar="NAME", help="Only kernels with this in their name.")] = None,
+    out: Annotated[str, typer.Option("--out", "-o", metavar="FILE", help="Write to a file; - is stdout.")] = "-",
+    numerics: Numerics = None,
+    as_json: Json = False,
+) -> None:
+    """Print the source that a backend generates for a graph.
+
+    Kernels are named for what they compute, weights for your names, and every call tells the line of yours that it comes from."""
+    from rlxpy.compiler.options import CompileOptions
+    from rlxpy.settings import setting
+    from rlxpy.tools.emit import emit as made_for
+
+    options = CompileOptions(numerics=numerics.value if numerics else setting("numerics"))
+    made = made_for(any_graph(source), backend, isa=isa, options=options)
+    text = made.text if kernel is None else made.kernel(kernel)
+    if out != "-":
+        write(out, text)
+    show({"device": made.device, "kernels": list(made.kernels), "launches": made.launches, "source": text}, text if out == "-" else "", as_json)
+    note(f"{len(made.kernels)} kernels, {len(made.launches)} calls, {len(made.text.splitlines()):,} lines")

@@ -1,0 +1,62 @@
+"""The source that a backend generates for a graph, and which launch calls which kernel."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rlxpy.compiler.devices import choose
+from rlxpy.compiler.options import CompileOptions
+from rlxpy.compiler.session import lower
+from rlxpy.errors import InputError, nearest
+from rlxpy.extend.backend import Backend, Emits, Emitted
+from rlxpy.ir.graph import Graph
+from rlxpy.ir.text import show_node
+
+
+@dataclass(frozen=True)
+class Source:
+    """`text` is everything; `kernels` its functions by name; `launches` one row a call: node, op, function, kernel row, user's line."""
+
+    text: str
+    kernels: dict[str, str]
+    launches: list[dict[str, Any]]
+    device: str
+
+    def kernel(self, part: str) -> str:
+        """The kernels whose name contains `part`.  Raises InputError when there is none."""
+        found = [text for name, text in self.kernels.items() if part in name]
+        if not found:
+            raise InputError(f"no kernel named {part!r}", why=f"there are {len(self.kernels)}", fix=f"near it: {nearest(part, list(self.kernels))}")
+        return "\n".join(found)
+
+
+def emit(graph: Graph, device: str | Sequence[str] = "cpu", *, isa: str = "", options: CompileOptions | None = None) -> Source:
+    """What the device's backend generates for `graph`; nothing is compiled and no weights are needed.
+
+    isa: of the cpu backend, an instruction set that this machine may lack, with features after plus signs: "avx512+vnni".
+    Raises InputError for a backend that generates no source."""
+    backend = _backend(device, isa)
+    if not isinstance(backend, Emits):
+        raise InputError(f"device {backend.spec.device} generates no source", why="its kernels are functions", fix="emit(graph, 'cpu')")
+    options = options or CompileOptions()
+    spec = replace(backend.spec, facts={**backend.spec.facts, "numerics": options.numerics})
+    plan, _, _ = lower(graph, spec, options)
+    made = backend.emit(plan)
+    return Source(made.source, dict(made.kernels), _rows(made), spec.device.name)
+
+
+def _backend(device: str | Sequence[str], isa: str) -> Backend:
+    from rlxpy.backends.cpu.backend import Cpu
+    from rlxpy.backends.cpu.isa import named
+
+    if device == "cpu" or tuple(device) == ("cpu",):
+        return Cpu(named(isa) if isa else None)  # with or without a compiler
+    if isa:
+        raise InputError(f"isa={isa!r} with device {device!r}", why="only the cpu backend has instruction sets", fix="device='cpu'")
+    return choose(device).backend
+
+
+def _rows(made: Emitted) -> list[dict[str, Any]]:
+    return [{"node": f"%{step.node.id}", "op": step.node.label, "text": show_node(step.node), "function": name, "kernel": step.choice.name, "where": step.node.where}
+            for step, name in made.launches]

@@ -1,0 +1,144 @@
+"""Where the time of a compiled graph goes: launches with their time, work and traffic, beside what the machine can do."""
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from rlxpy.compiler.arrays import gather_inputs
+from rlxpy.compiler.compiled import CompiledGraph
+from rlxpy.errors import InputError
+from rlxpy.extend.backend import Span
+from rlxpy.ir.dims import Sizes
+from rlxpy.tools.costs import cost
+from rlxpy.tools.roofline import Roofline
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of a run, its stages together.  seconds: from its first thread's begin to its last one's end, the median of the rounds;
+    busy_seconds: all threads added."""
+
+    node: str
+    op: str
+    type: str
+    kernel: str
+    function: str
+    tier: str
+    where: str
+    seconds: float
+    busy_seconds: float
+    flops: int
+    nbytes: int
+
+    @property
+    def gflops(self) -> float:
+        return self.flops / self.seconds / 1e9 if self.seconds else 0.0
+
+    @property
+    def gbytes(self) -> float:
+        """Gigabytes a second."""
+        return self.nbytes / self.seconds / 1e9 if self.seconds else 0.0
+
+
+@dataclass(frozen=True)
+class Profile:
+    """seconds: of a whole call that is not profiled, the median; spans: of the round in the middle."""
+
+    device: str
+    threads: int
+    sizes: Mapping[str, int]
+    seconds: float
+    launches: tuple[Launch, ...]
+    spans: tuple[Span, ...]
+    roofline: Roofline | None = None
+
+    @property
+    def launched_seconds(self) -> float:
+        return sum(x.seconds for x in self.launches)
+
+    def share(self, x: Launch) -> float:
+        """Of the time in launches."""
+        return x.seconds / self.launched_seconds if self.launched_seconds else 0.0
+
+    def of_roofline(self, x: Launch) -> float | None:
+        """The time that the machine's arithmetic and memory need at least, as a part of the time taken."""
+        return None if self.roofline is None or not x.seconds else self.roofline.seconds(x.flops, x.nbytes) / x.seconds
+
+    def grouped(self, key: str) -> list[tuple[str, int, float, int, int]]:
+        """Launches that agree in a field ("function", "op", "kernel", "where"): name, how many, seconds, flops, nbytes; the longest first."""
+        found: dict[str, list[Launch]] = {}
+        for x in self.launches:
+            found.setdefault(getattr(x, key), []).append(x)
+        rows = [(name, len(xs), sum(x.seconds for x in xs), sum(x.flops for x in xs), sum(x.nbytes for x in xs)) for name, xs in found.items()]
+        return sorted(rows, key=lambda r: -r[2])
+
+    def to_json(self) -> dict[str, Any]:
+        rows = [{**asdict(x), "share": self.share(x), "gflops": x.gflops, "gbytes": x.gbytes, "of_roofline": self.of_roofline(x)} for x in self.launches]
+        return {"device": self.device, "threads": self.threads, "sizes": dict(self.sizes), "seconds": self.seconds, "launched_seconds": self.launched_seconds,
+                "roofline": asdict(self.roofline) if self.roofline else None, "launches": rows}
+
+
+def profile(compiled: CompiledGraph, *inputs: Any, sizes: Sizes | None = None, state: Any = None, rounds: int = 7, roofline: Roofline | None = None,
+            **named: Any) -> Profile:
+    """Run `rounds` times with a look at the clock, and as often without, in turns.
+
+    state: memory of a graph that has some; every round changes it.  Raises InputError for what does not fit and for rounds below 1."""
+    from rlxpy.backends.cpu.threads import threads
+
+    if rounds < 1:
+        raise InputError(f"rounds={rounds}", why="at least 1 is needed")
+    _, known = gather_inputs(compiled.source, inputs, named, {} if sizes is None else sizes)
+    call = {"sizes": sizes, "state": state, **named}
+    compiled.profile(*inputs, **call)
+    compiled.run(*inputs, **call)
+    traces, totals = [], []
+    for _ in range(rounds):
+        traces.append(compiled.profile(*inputs, **call))
+        start = perf_counter()
+        compiled.run(*inputs, **call)
+        totals.append(perf_counter() - start)
+    middle = sorted(traces, key=_duration)[len(traces) // 2]
+    return Profile(compiled.device, threads() if compiled.device == "cpu" else 1, known, median(totals), tuple(_launches(compiled, traces, known)), middle, roofline)
+
+
+def _duration(spans: Sequence[Span]) -> int:
+    return spans[-1].end_ns - spans[0].begin_ns if spans else 0
+
+
+def _launches(compiled: CompiledGraph, traces: Sequence[Sequence[Span]], sizes: Sizes) -> Iterable[Launch]:
+    """One for each step of the plan that ran, in order."""
+    plan = compiled.plan
+    timed = [_by_step(spans) for spans in traces]
+    layouts = {r: p.layout for r, p in plan.places.items()}
+    for step in plan.steps:
+        n = step.node
+        rounds = [t[n.id] for t in timed if n.id in t]
+        if not rounds:
+            continue
+        c = cost(plan.graph, n, sizes, layouts)
+        yield Launch(f"%{n.id}", n.label, str(n.type), step.choice.name, rounds[0][2], step.choice.tier, str(n.loc),
+                     median(r[0] for r in rounds), median(r[1] for r in rounds), c.flops, c.nbytes)
+
+
+def _by_step(spans: Sequence[Span]) -> dict[int, tuple[float, float, str]]:
+    """Of each node: seconds from begin to end, its stages added; seconds of all threads; the function that took longest."""
+    stages: dict[int, dict[str, list[Span]]] = {}
+    for s in spans:
+        stages.setdefault(s.step.node.id, {}).setdefault(s.kernel, []).append(s)
+    found = {}
+    for node, by_kernel in stages.items():
+        walls = {k: max(s.end_ns for s in xs) - min(s.begin_ns for s in xs) for k, xs in by_kernel.items()}
+        busy = sum(s.end_ns - s.begin_ns for xs in by_kernel.values() for s in xs)
+        found[node] = (sum(walls.values()) / 1e9, busy / 1e9, max(walls, key=lambda k: walls[k]))
+    return found
+
+
+def chrome_trace(p: Profile) -> dict[str, Any]:
+    """For Perfetto or chrome://tracing: one row a thread."""
+    origin = min((s.begin_ns for s in p.spans), default=0)
+    events = [{"name": s.kernel, "cat": s.step.choice.tier, "ph": "X", "pid": 0, "tid": s.thread, "ts": (s.begin_ns - origin) / 1e3, "dur": (s.end_ns - s.begin_ns) / 1e3,
+               "args": {"node": f"%{s.step.node.id}", "op": s.step.node.label, "where": s.step.node.where}} for s in p.spans]
+    return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": {"device": p.device, **{k: str(v) for k, v in p.sizes.items()}}}
