@@ -69,7 +69,7 @@ class Bench:
     def compiled(self, case: Case) -> CompiledGraph:
         key = case.device, case.numerics
         if key not in self._compiled:
-            self._compiled[key] = compile(self.graph, self.params, device=case.device, options=CompileOptions(weights=self.weights, numerics=case.numerics))
+            self._compiled[key] = compile(self.graph, self.params, device=case.device, options=CompileOptions(weights=self.weights, numerics=case.numerics), wait=True)
         return self._compiled[key]
 
     def inputs(self, sizes: Mapping[str, int]) -> dict[str, Array]:
