@@ -80,7 +80,7 @@ def viewed(case: Case, a: Array, b: Array) -> tuple[Array, Array]:
 def error_bound(a: Array, b: Array, d: DType) -> Array:
     """Of a sum in any order: one rounding a term in the type of the sums, then one of the result; a product of f16 may be subnormal."""
     size = np.abs(a) @ np.abs(b)
-    return (a.shape[-1] + 1) * EPS[d.accumulator] * size + EPS[d] * (size if d is d.accumulator else 1.01 * np.abs(a @ b)) + (2.0**-24 if d is DType.F16 else 0)
+    return np.asarray((a.shape[-1] + 1) * EPS[d.accumulator] * size + EPS[d] * (size if d is d.accumulator else 1.01 * np.abs(a @ b)) + (2.0**-24 if d is DType.F16 else 0))
 
 
 @pytest.mark.parametrize("d", EPS, ids=lambda d: d.text)

@@ -22,6 +22,8 @@ class Cache(Enum):
     bf16 = "bf16"
     f16 = "f16"
     q8_0 = "q8_0"
+
+
 class HowExact(Enum):
     highest = "highest"
     high = "high"
