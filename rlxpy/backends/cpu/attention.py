@@ -135,7 +135,8 @@ def _emit(call: Call, site: Site, isa: Isa) -> Kernel | tuple[Kernel, ...]:
     tiles = Kernel(names, text("tiles", "mask_at[block*WIDTH + r]" if facts["per_row"] else facts["mask_row"]), args, f"({is_few} ? 0 : {pairs}*{chunks})", used, needs)
     if lower(rows) > few:
         return tiles
-    split = Kernel((*names[:-1], *scratch), text("split", "at" if facts["per_row"] else facts["mask_row"]), (*args[:-1], *shared), f"({is_few} ? {pairs}*{parts} : 0)", used, needs)
+    split = Kernel((*names[:-1], *scratch), text("split", "at" if facts["per_row"] else facts["mask_row"]), (*args[:-1], *shared),
+                   f"({ctext.dim(rows)} > 0 && {is_few} ? {pairs}*{parts} : 0)", used, needs)
     join = Kernel((*scratch, names[-1]), text("join", ""), (*shared, args[-1]), f"({is_few} ? {pairs}*{ctext.dim(rows)} : 0)", used)
     return (split, join) if upper(rows) <= few else (tiles, split, join)
 

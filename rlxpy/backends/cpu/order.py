@@ -90,7 +90,7 @@ def emit_sort(site: Site) -> Kernel:
                   digits=x.dtype.accumulator.bits // 8, count=ctext.dim(kept), room=_room(site.node, lines.length), unravel=unravel(lines.walks.sizes),
                   value=scalar.load(x.dtype, f"p[i*{ctext.dim(lines.steps[0])}]"), key=_key(x.dtype, half, getattr(a, "descending", True)),
                   x_at=at_line(lines.walks, 0), y_at=at_line(lines.walks, 1), x_step=ctext.dim(lines.steps[0]), y_step=ctext.dim(lines.steps[1]))
-    tasks = f"rlx_least({SORT_TASKS}, rlx_least({rows}, rlx_ceil_quotient({rows}*{n}, {TASK_NUMEL})))"
+    tasks = f"rlx_most(1, rlx_least({SORT_TASKS}, rlx_least({rows}, rlx_ceil_quotient({rows}*{n}, {TASK_NUMEL}))))"  # a divisor
     return Kernel((*params(site.ins, values, at), "char *scratch", "i64 tasks"), text, (*arguments(site.ins, values, at), site.scratch or "0", tasks),
                   tasks if kept != 0 else "0", symbols_used(site))
 

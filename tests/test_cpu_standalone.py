@@ -1,0 +1,135 @@
+"""Generated C as programs: under AddressSanitizer and UndefinedBehaviorSanitizer, and for aarch64 under an emulator."""
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from samples import OPS, Sample, assert_close, samples
+from standalone import SECONDS, standalone
+
+from rlxpy import Builder, DType, Graph, Op, compile
+from rlxpy.backends.cpu.backend import Cpu
+from rlxpy.backends.cpu.compilers import Compiler, find_compiler, probe, run
+from rlxpy.backends.cpu.isa import ISAS
+from rlxpy.ir.dtypes import Array
+from rlxpy.ir.op import ELEMENTWISE
+
+TYPES = (DType.F32, DType.F16, DType.I32, DType.BOOL)
+SOME = (Op.EXP, Op.ERF, Op.SIN, Op.CAST, Op.WHERE, Op.MOD, Op.SHIFT_LEFT)
+SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-O0")
+
+
+def together(dtype: DType) -> tuple[Graph, list[Sample]]:
+    """Every op that calculates in a type, but only some elementwise ones, as one graph; all cases in f32."""
+    ops = [op for op in OPS if op not in (Op.IOTA, Op.SIZE) and (op not in ELEMENTWISE or op in SOME)]
+    every = [s for op in ops for s in islice(samples(op, frozenset({dtype})), None if dtype is DType.F32 else 3)]
+    b, outputs = Builder(dtype.text), list[Any]()
+    for k, s in enumerate(every):
+        made = b.emit(s.op, *(b.input(f"s{k}x{i}", *t) for i, t in enumerate(s.input_types())), **s.case.attrs)
+        outputs += made if isinstance(made, tuple) else (made,)
+    return b.finish(*outputs), every
+
+
+def views() -> tuple[Graph, list[Array]]:
+    """Operands that are views, at sizes with tails on every vector width."""
+    b, rng = Builder("views"), np.random.default_rng(1)
+    x, y, i = b.input("x", (37, 70)), b.input("y", (3, 35, 19)), b.input("i", (5,), "i64")
+    outputs = [x.T.softmax(axis=-1), x.T.reshape(shape=(37 * 70,)), x[1:, ::3].sum(axes=(0,)), x.reverse(axes=(1,)).cumsum(axis=1), *x.T.sort(axis=0), *x.top_k(k=3, axis=0),
+               y.transpose(perm=(2, 0, 1)) @ x[:35, :13], y.max(axes=(1,)), y.argmax(axis=1), x.T.gather(i, axis=1), x.scatter_add(i, x[:5], axis=0),
+               x.apply("concat", (x.T, x.T), {"axis": 1}), y.pad(low=(1, 0, 2), high=(0, 3, 1), value=1.0), (x * 2.0).exp().mean(axes=(1,)), x.layer_norm(eps=1e-5)]
+    return b.finish(*outputs), [rng.normal(size=(37, 70)).astype(np.float32), rng.normal(size=(3, 35, 19)).astype(np.float32), np.array([0, 3, -1, 3, 36])]
+
+
+@dataclass(frozen=True)
+class Case:
+    graph: Graph
+    arrays: list[Array]
+    want: list[Array]     # what the reference gives
+    dtypes: list[DType]   # in which type that is close enough
+
+
+def cases() -> Iterator[tuple[str, Case]]:
+    for dtype in TYPES:
+        graph, every = together(dtype)
+        given = [s.arrays() for s in every]
+        want = [w for s, arrays in zip(every, given, strict=True) for w in s.reference(arrays)]
+        yield dtype.text, Case(graph, [a for arrays in given for a in arrays], want, [s.dtype for s in every for _ in s.graph().outputs])
+    graph, arrays = views()
+    yield "views", Case(graph, arrays, list(compile(graph, device="reference").run(*arrays)), [t.dtype for t in graph.output_types])
+
+
+CASES = dict(cases())
+
+
+def sanitizing() -> Compiler | str:
+    """A compiler whose programs run under the sanitizers, or why there is none."""
+    found = find_compiler()
+    if isinstance(found, str):
+        return found
+    with tempfile.TemporaryDirectory() as name:
+        unit = Path(name) / "unit.c"
+        unit.write_text("int main(void) { return 0; }")
+        for command in ((*found.argv, *SANITIZE, "-o", f"{name}/unit", str(unit)), (f"{name}/unit",)):
+            status, _, said = run(command, 60.0)
+            if status != 0:
+                return f"{found.text} has no sanitizers here: {said.strip()[-200:]}"
+    return found
+
+
+def emulated() -> tuple[Compiler, str] | str:
+    """A cross compiler to aarch64 and an emulator, or what is missing."""
+    gcc, qemu = shutil.which("aarch64-linux-gnu-gcc"), shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
+    if not (gcc and qemu):
+        return "apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
+    found = probe((gcc,))
+    return (found, qemu) if isinstance(found, Compiler) else found
+
+
+def check(name: str, cpu: Cpu, compiler: Compiler, folder: Path, options: tuple[str, ...], runner: tuple[str, ...] = ()) -> None:
+    case = CASES[name]
+    made = standalone(case.graph, cpu)
+    program = made.compile(compiler, folder, *options)
+    for k, (got, want, dtype) in enumerate(zip(made.run([*runner, str(program)], case.arrays, folder), case.want, case.dtypes, strict=True)):
+        assert_close(got, want, dtype, f"{name} output {k}")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_sanitizer_complains(case: str, tmp_path: Path) -> None:
+    compiler = sanitizing()
+    if isinstance(compiler, str):
+        pytest.skip(f"not run: {compiler}")
+    check(case, Cpu(), compiler, tmp_path, SANITIZE)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_neon_under_an_emulator(case: str, tmp_path: Path) -> None:
+    tools = emulated()
+    if isinstance(tools, str):
+        pytest.skip(f"aarch64 did not run: {tools}")
+    compiler, qemu = tools
+    neon = next(isa for isa in ISAS if isa.name == "neon")
+    check(case, Cpu(neon), compiler, tmp_path, ("-static", "-O1"), (qemu,))
+
+
+def test_a_sanitizer_would_complain(tmp_path: Path) -> None:
+    """The programs of these tests do catch a write behind a result."""
+    compiler = sanitizing()
+    if isinstance(compiler, str):
+        pytest.skip(f"not run: {compiler}")
+    b = Builder("beyond")
+    made = standalone(b.finish(b.input("x", (5,)) + 1.0), Cpu())
+    broken = made.source().replace("j < 5", "j < 6").replace("j1 = 5", "j1 = 6")
+    assert broken != made.source()
+    (tmp_path / "unit.c").write_text(broken)
+    flags = [*compiler.argv, "-std=gnu11", *SANITIZE, *Cpu().isa.flags, "-o", str(tmp_path / "unit"), str(tmp_path / "unit.c")]
+    status, _, said = run(tuple(flags), SECONDS)
+    assert status == 0, said
+    with pytest.raises(AssertionError, match="AddressSanitizer: heap-buffer-overflow"):
+        made.run([str(tmp_path / "unit")], [np.ones(5, np.float32)], tmp_path)
