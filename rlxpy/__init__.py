@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from rlxpy.ir.graph import Graph as Graph
     from rlxpy.ir.op import Op as Op
     from rlxpy.ir.text import parse as parse, show as show
+    from rlxpy.ir.trace import cond as cond, scan as scan, while_loop as while_loop
 
 _HOME = {
     "Builder": "ir.builder", "CompileOptions": "compiler.options", "CompiledGraph": "compiler.compiled", "DType": "ir.dtypes",
     "Embedder": "generate.embedder", "Generator": "generate.generator", "Graph": "ir.graph", "ModelFlow": "flow.core", "Op": "ir.op",
     "RlxError": "errors", "Session": "compiler.session", "Value": "ir.builder", "available_backends": "compiler.devices",
-    "backend_report": "compiler.devices", "compile": "compiler.session", "parse": "ir.text", "show": "ir.text", "sym": "ir.dims",
+    "backend_report": "compiler.devices", "compile": "compiler.session", "cond": "ir.trace", "parse": "ir.text", "scan": "ir.trace",
+    "show": "ir.text", "sym": "ir.dims", "while_loop": "ir.trace",
 }
 __all__ = ["__version__", *_HOME]
 __getattr__ = lazy(__name__, _HOME)

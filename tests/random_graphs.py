@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rlxpy import Builder, DType, Graph, Op, Value, sym
+from rlxpy import Builder, DType, Graph, Op, Value, cond, scan, sym, while_loop
 from rlxpy.errors import BuildError
 from rlxpy.ir import functions as F
 from rlxpy.ir.dims import Dim, Shape, lower, product, upper
@@ -33,7 +33,7 @@ def _ops(names: str) -> frozenset[Op]:
 
 
 ROUNDED = _ops("NEG ABS SIGN SQUARE RECIP SQRT RSQRT FLOOR CEIL TRUNC ROUND RELU CAST ADD SUB MUL DIV FLOOR_DIV MOD MAXIMUM MINIMUM WHERE CLAMP FMA "
-               "MAX MIN IOTA SORT TOP_K RESHAPE EXPAND TRANSPOSE SLICE REVERSE PAD CONCAT GATHER TAKE_ALONG KV_APPEND DEQUANTIZE CONST WINDOWS MAX_POOL")  # one right answer
+               "MAX MIN IOTA SORT TOP_K RESHAPE EXPAND TRANSPOSE SLICE REVERSE PAD CONCAT GATHER TAKE_ALONG KV_APPEND DEQUANTIZE CONST WINDOWS MAX_POOL RANDOM_BITS")  # one right answer
 SMOOTH = _ops("NEG ABS RELU TANH SIGMOID ERF ADD SUB MUL MAXIMUM MINIMUM CLAMP SQUARE FMA SIN COS SUM MEAN MAX MIN CUMSUM MATMUL SOFTMAX RESHAPE EXPAND "
               "TRANSPOSE SLICE REVERSE PAD CONCAT GATHER TAKE_ALONG SCATTER_ADD KV_APPEND ATTENTION ROPE "
               "WINDOWS CONV CONV_TRANSPOSE MAX_POOL AVG_POOL RESIZE")  # a little more in is a little more out
@@ -334,6 +334,30 @@ def _resize(g: Growth, op: Op) -> Any:
     return x.resize(shape=tuple(g.one_of((1, 3, B)) for _ in range(rank)), method=g.one_of(("nearest", "linear")), points=g.one_of(("half_pixel", "corners", "asymmetric")))
 
 
+def _random_bits(g: Growth, op: Op) -> Any:
+    return g.b.const(g.rng.integers(0, 1 << 32, 2), DType.U32).random_bits(shape=g.one_of(SHAPES))
+
+
+def _scan(g: Growth, op: Op) -> Any:
+    """A running mixture of slices, and of a value from around the loop."""
+    x = g.pick(op, lambda v: v.dtype.is_float and len(v.shape) > 0 and upper(v.type.numel) < MAX_NUMEL // 4)
+    start = g.b.const(1.0, x.dtype).expand(shape=x.shape[1:]) if len(x.shape) > 1 else g.b.const(1.0, x.dtype)
+    other = g.pick(op, lambda v: v.dtype is x.dtype and _meets(v.shape, x.shape[1:]) and len(v.shape) < len(x.shape) and all(d == 1 for d in v.shape))
+    carry, ys = scan(lambda c, part: (c * 0.5 + part, (c.tanh(), part * other)), start, x, reverse=g.chance(0.5))
+    return [carry, *ys]
+
+
+def _while(g: Growth, op: Op) -> Any:
+    x, count = g.pick(op, lambda v: v.dtype.is_float), int(g.rng.integers(4))
+    return while_loop(lambda s: s[0] < count, lambda s: (s[0] + 1, s[1] * 0.5), (g.b.const(0), x))[1]
+
+
+def _cond(g: Growth, op: Op) -> Any:
+    p, x = g.pick(op, lambda v: v.dtype is DType.BOOL), g.pick(Op.ABS)
+    axes = tuple(range(len(p.shape)))
+    return cond(p.any(axes=axes) if axes else p, lambda v: (-v if v.dtype.kind != "u" else v, v.abs()), lambda v: (v + x, x), x)
+
+
 MAKERS: dict[Op, Make] = {
     **dict.fromkeys(sorted(ELEMENTWISE, key=lambda op: op.text), _elementwise),
     Op.IOTA: _iota, Op.SIZE: lambda g, op: g.b.emit(op, dim=g.one_of((B, S + 1, B * S))),
@@ -344,6 +368,7 @@ MAKERS: dict[Op, Make] = {
     Op.MATMUL: _matmul, Op.QMATMUL: _packed, Op.DEQUANTIZE: _packed,
     Op.RESHAPE: _reshape, Op.EXPAND: _expand, Op.TRANSPOSE: _transpose, Op.SLICE: _slice, Op.REVERSE: _reverse, Op.PAD: _pad, Op.CONCAT: _concat,
     Op.GATHER: _gather, Op.TAKE_ALONG: _take_along, Op.SCATTER_ADD: _scatter_add, Op.KV_APPEND: _kv_append,
+    Op.RANDOM_BITS: _random_bits, Op.SCAN: _scan, Op.WHILE: _while, Op.COND: _cond,
     Op.LAYER_NORM: _norm, Op.RMS_NORM: _norm, Op.ATTENTION: _attention, Op.ROPE: _rope,
     Op.WINDOWS: _windows, Op.CONV: _conv, Op.CONV_TRANSPOSE: _conv, Op.MAX_POOL: _pool, Op.AVG_POOL: _pool, Op.RESIZE: _resize,
 }

@@ -107,9 +107,15 @@ def accepted(op: Op) -> tuple[DType, ...]:
 def samples(op: Op, dtypes: frozenset[DType] | None = None) -> Iterator[Sample]:
     """Every case in every accepted dtype, or those among `dtypes`."""
     for case in cases(op):
-        for d in accepted(op):
+        for d in _fixed(case) or accepted(op):
             if dtypes is None or d in dtypes:
                 yield Sample(op, case, d)
+
+
+def _fixed(case: Case) -> tuple[DType, ...]:
+    """The float type of a case that leaves no choice."""
+    fixed = [d for d in case.types.values() if d.is_float] if len(case.types) == len(case.shapes) else []
+    return tuple(fixed[-1:])
 
 
 def cases(op: Op) -> tuple[Case, ...]:
@@ -153,6 +159,32 @@ def _attention(shapes: tuple[tuple[int, ...], ...] = QKV, types: Mapping[int, DT
 
 def _slide(shapes: tuple[tuple[int, ...], ...], strides: tuple[int, ...], low: tuple[int, ...], high: tuple[int, ...], dilation: tuple[int, ...], **more: Any) -> Case:
     return Case(shapes, {"strides": strides, "low": low, "high": high, "dilation": dilation, **more})
+
+
+def _graph(name: str, make: Any, *types: tuple[tuple[int, ...], DType]) -> Graph:
+    """What `make` builds of inputs x0, x1, .."""
+    b = Builder(name)
+    made = make(*(b.input(f"x{k}", *t) for k, t in enumerate(types)))
+    return b.finish(*(made if isinstance(made, tuple) else (made,)))
+
+
+def _scan(steps: int, reverse: bool, d: DType) -> Case:
+    """Two carries that trade places, a mapped input, and one read whole."""
+    body = _graph("body", lambda s, t, x, w: (t + x * w, s, x + s.sum(axes=(1,), keep=True)), *(((2, 3), d),) * 3, ((3,), d))
+    return Case(((2, 3), (2, 3), (steps, 2, 3), (3,)), {"body": body, "carries": 2, "mapped": 1, "length": steps, "reverse": reverse}, types=dict.fromkeys(range(4), d))
+
+
+def _while(d: DType, rows: int = 3) -> Case:
+    """x is halved until all of it is at most w."""
+    types = ((rows, 5), d), ((), d)
+    return Case(tuple(s for s, _ in types), {"cond": _graph("cond", lambda x, w: (x > w.abs() + 0.125).any(axes=(0, 1)), *types),
+                                             "body": _graph("body", lambda x, w: x * 0.5, *types)}, types={0: d, 1: d})
+
+
+def _cond(d: DType) -> Case:
+    types = ((3, 0), d), ((2, 5), d)
+    return Case(((), *(s for s, _ in types)), {"then": _graph("then", lambda e, x: (x * 2.0, e), *types), "otherwise": _graph("otherwise", lambda e, x: (-x, e + 1.0), *types)},
+                types={0: DType.BOOL, 1: d, 2: d})
 
 
 def _chain() -> Graph:
@@ -223,6 +255,10 @@ CASES: dict[Op, tuple[Case, ...]] = {
         (((2, 3, 5, 4), (5,)), {}), (((2, 5, 6), (2, 5)), {"style": "interleaved", "theta": 100.0}), (((1, 2, 3, 8), (3,), (2,)), {"dims": 4}),
         (((3, 4), (3,), (2,)), {}), (((0, 4), (0,)), {}))),
     Op.RANDOM_BITS: tuple(Case(((2,),), {"shape": shape}, types={0: DType.U32}) for shape in ((), (7,), (2, 3, 5), (0, 3), (3, 5000))),
+    Op.SCAN: (*(_scan(steps, reverse, d) for steps, reverse, d in ((5, False, DType.F32), (4, True, DType.F32), (0, False, DType.F32), (3, False, DType.F64))),
+              Case(((4, 3),), {"body": _graph("body", lambda x: (x * x, x.sum(axes=(0,))), ((3,), DType.I32)), "carries": 0, "mapped": 1, "length": 4}, types={0: DType.I32})),
+    Op.WHILE: (_while(DType.F32), _while(DType.F64), _while(DType.F32, 0)),
+    Op.COND: tuple(map(_cond, (DType.F32, DType.F64))),
     Op.FUSED: (Case(((2, 3), (3,)), {"kind": "elementwise", "body": _chain()}, types={0: DType.F32, 1: DType.F32}),),
 }
 

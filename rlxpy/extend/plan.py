@@ -40,12 +40,24 @@ class Place:
 
 
 @dataclass(frozen=True)
+class Frame:
+    """Memory of a loop or branch inside its step's scratch: where the arena of each of its graphs begins, and two slots for every value
+    that a step of the loop hands to the next.  All in bytes; graphs in the order of the op's parameters."""
+
+    bodies: tuple[Plan, ...]
+    arenas: tuple[int, ...]
+    slots: tuple[tuple[int, int], ...]
+    nbytes: int
+
+
+@dataclass(frozen=True)
 class Step:
-    """One launch.  `scratch` is a buffer of its own, or -1."""
+    """One launch.  `scratch` is a buffer of its own, or -1; `frame` is what a native loop or branch keeps there."""
 
     node: Node
     choice: Choice
     scratch: int = -1
+    frame: Frame | None = None
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 
 from rlxpy.errors import VerifyError
-from rlxpy.extend.plan import Buffer, Plan, Space, Step
+from rlxpy.extend.plan import Buffer, Frame, Plan, Space, Step
 from rlxpy.ir.dims import at
 from rlxpy.ir.graph import Node, Ref
 from rlxpy.ir.op import LEAVES, Op
@@ -28,6 +28,8 @@ def check_plan(plan: Plan, align: int = 1) -> Plan:
             _claim(memory, plan.buffer(n.refs[0]), value[n.refs[0]], plan.places[n.refs[0]].buffer)
         elif n.id in stepped:
             _launch(plan, memory, stepped[n.id], value)
+            if (frame := stepped[n.id].frame) is not None:
+                _framed(plan, stepped[n.id], frame, align)
     for r in plan.graph.results:
         _read(plan, memory, r, value, None)
     _persists(plan, memory, value)
@@ -50,6 +52,20 @@ def _launch(plan: Plan, memory: Mapping[Space, _Owners], step: Step, value: Mapp
         _read(plan, memory, r, value, n)
     if step.scratch >= 0 and _owners(memory, plan.buffers[step.scratch], step.scratch) != {SCRATCH}:
         raise VerifyError(f"plan: the scratch of %{n.id} {n.label} is overwritten by its results", where=n.where, why=str(plan.buffers[step.scratch]))
+
+
+def _framed(plan: Plan, step: Step, frame: Frame, align: int) -> None:
+    """The graphs of a loop are planned soundly, and what they use of its scratch lies apart."""
+    for body in frame.bodies:
+        check_plan(body, align)
+    inputs = frame.bodies[-1].graph.inputs
+    parts = [(start, start + body.arena_nbytes) for start, body in zip(frame.arenas, frame.bodies, strict=True)]
+    parts += [(at, at + n.type.max_nbytes) for slots, n in zip(frame.slots, inputs, strict=False) for at in slots]
+    parts = sorted(p for p in parts if p[0] < p[1])
+    room = plan.buffers[step.scratch].nbytes if step.scratch >= 0 else 0
+    ends = [0, *(end for _, end in parts)]
+    if any(start % align for start, _ in parts) or any(start < end for (start, _), end in zip(parts, ends, strict=False)) or ends[-1] > room:
+        raise VerifyError(f"plan: the graphs of %{step.node.id} {step.node.label} share memory", where=step.node.where, why=f"bytes {parts} of {room}, align {align}")
 
 
 SCRATCH = "scratch"

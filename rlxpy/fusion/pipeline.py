@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 from rlxpy.errors import FusionError, InputError, LegaliseError, RlxError, VerifyError, nearest
@@ -12,8 +12,11 @@ from rlxpy.fusion.attention import FuseAttention
 from rlxpy.fusion.canonicalise import Canonicalise
 from rlxpy.fusion.composites import FindComposites
 from rlxpy.fusion.legalise import Legalise, LowerExtensions
+from rlxpy.fusion.rebuild import rebuild
 from rlxpy.fusion.regions import Fuse
-from rlxpy.ir.graph import Graph
+from rlxpy.ir.builder import Builder, Value
+from rlxpy.ir.graph import Graph, Node, Ref
+from rlxpy.ir.op import CONTROL
 from rlxpy.ir.types import TensorType
 from rlxpy.ir.verify import verify
 
@@ -113,6 +116,28 @@ def run(graph: Graph, passes: Sequence[Pass], watch: Watch = lambda name, graph:
 
 
 def _apply(p: Pass, graph: Graph) -> tuple[Graph, tuple[Note, ...]]:
+    """The graphs of its loops and branches first: what stands around them may depend on what they became."""
+    graph, inner = _in_bodies(p, graph)
+    after, notes = _apply_here(p, graph)
+    return after, (*inner, *notes)
+
+
+def _in_bodies(p: Pass, graph: Graph) -> tuple[Graph, tuple[Note, ...]]:
+    if not any(n.op in CONTROL for n in graph):
+        return graph, ()
+    notes: list[Note] = []
+
+    def replaced(b: Builder, n: Node, xs: Sequence[Value], new: dict[Ref, Value]) -> tuple[Value, ...] | None:
+        if n.op not in CONTROL:
+            return None
+        made = {field: _apply(p, body) for field, body in n.attrs.graphs()}
+        notes.extend(said for _, some in made.values() for said in some)
+        return b.add(n.op, xs, replace(n.attrs, **{field: body for field, (body, _) in made.items()}))
+
+    return rebuild(graph, replaced, p.name), tuple(notes)
+
+
+def _apply_here(p: Pass, graph: Graph) -> tuple[Graph, tuple[Note, ...]]:
     try:
         after, notes = p.noted(graph) if isinstance(p, NotingPass) else (p(graph), ())
     except LegaliseError:

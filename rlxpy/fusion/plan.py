@@ -3,25 +3,30 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 from rlxpy.errors import LegaliseError
 from rlxpy.extend.backend import BackendSpec
 from rlxpy.extend.kernels import Choice
-from rlxpy.extend.plan import Buffer, Place, Plan, Space, Step
+from rlxpy.extend.plan import Buffer, Frame, Place, Plan, Space, Step
 from rlxpy.fusion.legalise import Verdicts
+from rlxpy.ir.dims import Dim, upper
 from rlxpy.ir.graph import Graph, Node, Ref
-from rlxpy.ir.layout import ViewArgs, row_major
-from rlxpy.ir.op import LEAVES, Op
+from rlxpy.ir.layout import Layout, ViewArgs, row_major
+from rlxpy.ir.op import CONTROL, LEAVES, Op
+from rlxpy.ir.types import TensorType
 
 SPACE = {Op.INPUT: Space.INPUT, Op.PARAM: Space.PARAM, Op.STATE: Space.STATE, Op.CONST: Space.CONST}
 
 
-def plan(graph: Graph, spec: BackendSpec) -> Plan:
-    """Raises LegaliseError for a node that nothing serves: run the pipeline first."""
+def plan(graph: Graph, spec: BackendSpec, given: Sequence[Given] = ()) -> Plan:
+    """Raises LegaliseError for a node that nothing serves: run the pipeline first.
+
+    given: how each input lies in memory; without it, contiguous."""
     verdicts, last_use = Verdicts(spec), last_uses(graph)
-    layout = _Layouter(graph, spec, last_use, frozenset(state for state, _ in graph.updates))
+    layout = _Layouter(graph, spec, last_use, frozenset(state for state, _ in graph.updates), dict(zip((n.id for n in graph.inputs), given, strict=bool(given))))
     steps = []
     for n in graph:
         if n.op in LEAVES:
@@ -31,9 +36,63 @@ def plan(graph: Graph, spec: BackendSpec) -> Plan:
             if not isinstance(choice, Choice):
                 choice = spec.host_choice(graph, n) or _refused(spec, n, choice.reasons)
             layout.result(n)
-            steps.append(Step(n, choice, layout.scratch(n, choice)))
+            frame = framed(graph, n, layout, spec) if choice.tier == "native" and n.op in CONTROL else None
+            steps.append(Step(n, choice, layout.scratch(n, choice, frame), frame))
     buffers, nbytes = pack(layout.buffers, spec.align_nbytes)
     return Plan(graph, tuple(steps), buffers, layout.places, _commits(graph, layout.places), nbytes)
+
+
+class Given(NamedTuple):
+    """How an input of a loop's or branch's graph lies in memory.  `ours`: what it holds is needed no more once the graph has read it."""
+
+    layout: Layout
+    nbytes: int
+    ours: bool = False
+
+
+def framed(graph: Graph, n: Node, layout: _Layouter, spec: BackendSpec) -> Frame:
+    """Plans of its graphs, and their places in its scratch."""
+    carried, given = _passed(graph, n, layout)
+    bodies = tuple(plan(body, spec, [g._replace(ours=k < carried and name == "body") for k, g in enumerate(given)]) for name, body in n.attrs.graphs())
+    top = 0
+    arenas, slots = list[int](), list[tuple[int, int]]()
+    for body in bodies:
+        arenas.append(top)
+        top += up(body.arena_nbytes, spec.align_nbytes)
+    for g in given[:carried]:
+        size = up(g.nbytes, spec.align_nbytes)
+        slots.append((top, top + size))
+        top += 2 * size
+    return Frame(bodies, tuple(arenas), tuple(slots), top)
+
+
+def _passed(graph: Graph, n: Node, layout: _Layouter) -> tuple[int, list[Given]]:
+    """How many inputs of the node's graphs lie in slots, and how all of them lie: the others where the node's own inputs do."""
+    inputs = n.inputs[1:] if n.op is Op.COND else n.inputs
+    a: Any = n.attrs
+    carried, mapped = (a.carries, a.mapped) if n.op is Op.SCAN else (len(n.types) if n.op is Op.WHILE else 0, 0)
+    given = []
+    for k, r in enumerate(inputs):
+        t, place = graph.type(r), layout.places[r]
+        if k < carried:
+            given.append(Given(row_major(t.shape), t.max_nbytes))
+        elif k < carried + mapped:
+            given.append(_slice_of(t, place.layout))
+        else:
+            given.append(Given(place.layout, layout.buffers[place.buffer].nbytes))
+    return carried, given
+
+
+def _slice_of(t: TensorType, layout: Layout) -> Given:
+    """One slice along axis 0, from its lowest byte to its highest."""
+    offset: Dim = 0
+    last: Dim = 0
+    for d, s in zip(t.shape[1:], layout.strides[1:], strict=True):
+        if upper(s) < 0:
+            offset = offset + (1 - d) * s
+        else:
+            last = last + (d - 1) * s
+    return Given(Layout(layout.strides[1:], offset), max(0, upper(offset + last + 1)) * t.dtype.nbytes)
 
 
 def _refused(spec: BackendSpec, n: Node, reasons: tuple[str, ...]) -> Choice:
@@ -59,13 +118,17 @@ class _Layouter:
     spec: BackendSpec
     last_use: Mapping[Ref, int]
     updated: frozenset[Ref]
+    given: Mapping[int, Given] = field(default_factory=dict)
     places: dict[Ref, Place] = field(default_factory=dict)
     buffers: list[Buffer] = field(default_factory=list)
     ours: set[int] = field(default_factory=set)  # buffers that this run may overwrite: its arena, and states that it updates
 
     def leaf(self, n: Node) -> None:
         self._fresh(n.refs[0], SPACE[n.op], n.id)
-        if n.refs[0] in self.updated:
+        if (g := self.given.get(n.id)) is not None:
+            self.places[n.refs[0]] = Place(len(self.buffers) - 1, g.layout)
+            self.buffers[-1] = replace(self.buffers[-1], nbytes=g.nbytes)
+        if n.refs[0] in self.updated or (g is not None and g.ours):
             self.ours.add(len(self.buffers) - 1)
 
     def view(self, n: Node) -> bool:
@@ -88,9 +151,9 @@ class _Layouter:
             self.ours.add(len(self.buffers))
             self._fresh(r, Space.ARENA, n.id)
 
-    def scratch(self, n: Node, choice: Choice) -> int:
+    def scratch(self, n: Node, choice: Choice, frame: Frame | None) -> int:
         size = choice.row.scratch_nbytes if choice.row else None
-        nbytes = size(self.graph, n) if size else 0
+        nbytes = frame.nbytes if frame else size(self.graph, n) if size else 0
         if not nbytes:
             return -1
         self.buffers.append(Buffer(Space.ARENA, 0, nbytes, n.id, n.id))

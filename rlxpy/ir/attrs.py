@@ -287,6 +287,34 @@ class Fused(Attrs):
 
 
 @dataclass(frozen=True)
+class Scan(Attrs):
+    """`body` takes the carries, one slice of every mapped input along axis 0, and all other inputs whole; it gives the new carries, then
+    slices of the results.  `reverse` begins with the last slice; slices of results lie where those of the inputs did."""
+
+    body: Graph
+    carries: int
+    mapped: int
+    length: Dim
+    reverse: bool = False
+
+
+@dataclass(frozen=True)
+class While(Attrs):
+    """Both graphs take all inputs; `body` gives as many values as change, which are the first inputs, and `cond` one bool."""
+
+    cond: Graph
+    body: Graph
+
+
+@dataclass(frozen=True)
+class Branch(Attrs):
+    """Both graphs take all inputs but the first, which chooses, and give results of the same types."""
+
+    then: Graph
+    otherwise: Graph
+
+
+@dataclass(frozen=True)
 class Custom(Attrs):
     """An extension op by name, with its own typed attrs."""
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any
 
@@ -95,6 +96,9 @@ def infer(op: Op, attrs: Attrs, types: tuple[TensorType, ...]) -> tuple[TensorTy
     return lookup(op, attrs).infer(attrs.name, types, attrs) if isinstance(attrs, Custom) else _infer(op, attrs, types)
 
 
+INSIDE: ContextVar[Builder | None] = ContextVar("inside", default=None)  # the graph of the function that is being traced (ir/trace.py)
+
+
 class Builder:
     """Names of inputs, params and states are the user's and must be unique; everything else is found by value."""
 
@@ -104,6 +108,7 @@ class Builder:
         self.loc: Loc | None = None            # set by passes: where new nodes come from
         self.made_by: tuple[str, ...] = ()     # set by passes: who makes them
         self.scope_path = ""
+        self.parent: Builder | None = None     # of a function's graph: the one around it
         self._seen: dict[Any, int] = {}
         self._leaves: dict[tuple[Op, str], TensorType] = {}
         self._symbols: dict[str, Symbol] = {}
@@ -172,6 +177,11 @@ class Builder:
 
     def add(self, op: Op, xs: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
         """`emit` with ready attrs, and always a tuple.  Raises BuildError without a place."""
+        if INSIDE.get() is not None or any(getattr(x, "builder", self) is not self for x in xs):
+            home = self.home(xs)
+            if home is not self:
+                return home.add(op, xs, attrs)
+            xs = [self.adopt(x) for x in xs]
         self.own(xs)
         types = infer(op, attrs, tuple([x.type for x in xs]))
         return self._values(self._add(op, tuple([x.ref for x in xs]), types, attrs))
@@ -198,6 +208,20 @@ class Builder:
             self._declare(node.op, node.name, node.type)
         return self._add(node.op, inputs, node.types, node.attrs, node.loc, node.made_by)
 
+    def around(self) -> tuple[Builder, ...]:
+        """This graph and those that it is inside of, innermost first: what a function in a loop may use."""
+        return (self, *self.parent.around()) if self.parent else (self,)
+
+    def home(self, xs: Sequence[Any]) -> Builder:
+        """Where an op on `xs` belongs: the innermost of their graphs and this one; the graph of the function being traced, if that sees them."""
+        inner, traced = max((self, *(x.builder for x in xs if isinstance(x, Value))), key=lambda b: len(b.around())), INSIDE.get()
+        return traced if traced is not None and inner in traced.around() else inner
+
+    def adopt(self, x: Any) -> Value:
+        """x as a value of this graph.  Raises BuildError where it cannot be one."""
+        self.own((x,))
+        return x  # type: ignore[no-any-return]
+
     def own(self, xs: Sequence[Any]) -> None:
         """Raises BuildError for what is not a value of this graph."""
         for x in xs:
@@ -205,8 +229,9 @@ class Builder:
                 raise BuildError(f"{x!r} is not a value", why="values are what builder.input(...) and ops on values give",
                                  fix="wrap a number: builder.const(...)")
             if x.builder is not self:
-                raise BuildError(f"a value of graph {x.builder.name!r} used in graph {self.name!r}",
-                                 why=f"{x!r} belongs to another Builder", fix="pass it as an input")
+                inner = self in x.builder.around()
+                raise BuildError(f"a value of graph {x.builder.name!r} used in graph {self.name!r}", why=f"{x!r} belongs to another Builder",
+                                 fix="return it from the function that makes it" if inner else "pass it as an input")
 
     def inline(self, graph: Graph, xs: Sequence[Value]) -> Any:
         """The nodes of `graph` here, its inputs replaced by `xs`."""

@@ -10,6 +10,7 @@ from rlxpy.errors import BuildError
 from rlxpy.ir import (
     attrs as A,
     batching as B,
+    control,
     derivatives as D,
     layout,
     lowerings,
@@ -235,6 +236,12 @@ class Op(Enum):
     RANDOM_BITS = OpRow(1, S.drawn, S.word, random.bits_ref, vjp=INTEGER_OUTPUT, jvp=INTEGER_OUTPUT, vmap=random.bits_vmap, lower=random.bits_lower,
                         dtypes=(WORD,), attrs=A.Sized, doc="u32 words of a key u32[2] used once; Threefry-2x32-20, doi:10.1145/2063384.2063405")
 
+    # control flow, with graphs as parameters
+    SCAN = OpRow((0, None), *control.SCAN, attrs=A.Scan, doc="a graph run once for every slice of its inputs, carrying values from step to step")
+    WHILE = OpRow((1, None), *control.WHILE, vjp=Why("how many steps there are is known only when they are done, so nothing keeps their values"),
+                  attrs=A.While, doc="a graph run on its own results while another says so")
+    COND = OpRow((1, None), *control.COND, dtypes=(BOOL, ANYTHING), attrs=A.Branch, doc="one of two graphs, chosen by a bool; the other does not run")
+
     # made by the compiler, and the one door for extensions
     FUSED = OpRow((0, None), S.body_shapes, S.body_dtypes, refs.run_body, lower=lowerings.fused, attrs=A.Fused,
                   vjp=Why("differentiate before fusing"), jvp=Why("differentiate before fusing"), vmap=Why("batch before fusing"),
@@ -261,3 +268,4 @@ class Op(Enum):
 
 ELEMENTWISE = frozenset(op for op in Op if op.row.scalar)
 LEAVES = frozenset({Op.INPUT, Op.PARAM, Op.STATE, Op.CONST})
+CONTROL = frozenset({Op.SCAN, Op.WHILE, Op.COND})  # their graphs are code to run, where a fused node's is the chain it stands for

@@ -174,6 +174,85 @@ static void rlx_wait(rlx_counter *c, i32 wanted) {
     rlx_wait(counter_, (i32)tasks_); \
   } }
 
+/* Loops and branches are one step each, whose kernels run again and again on one rlx_loop, in the place of the step's counter.  Threads go
+   through them in one order and count the kernels as they go: the upper half of `next` and `done` says of which kernel the lower half
+   tells, so that a thread that is behind finds the others done with its kernel, and catches up.  What data decides is said in `go`, and
+   when that is of another kernel the thread leaves the rest of the loop to the others.  Behind the end everything is said to be over. */
+typedef struct {
+  u64 next, done, go;
+  i32 turns, waiting;  /* kernels done, for threads to sleep on; whether any does */
+} RLX_ALIGNED rlx_loop;
+#define RLX_OVER (~(u64)0)
+
+RLX_INLINE i64 rlx_ticket(rlx_loop *loop, u64 kernel, i64 tasks) {
+  for (u64 seen = __atomic_load_n(&loop->next, __ATOMIC_ACQUIRE);;) {
+    const i64 mine = seen >> 32 == kernel ? (i64)(u32)seen : 0;
+    if (seen >> 32 > kernel || mine >= tasks) return -1;
+    if (__atomic_compare_exchange_n(&loop->next, &seen, kernel << 32 | (u64)(mine + 1), 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) return mine;
+  }
+}
+
+static RLX_UNUSED void rlx_await(rlx_loop *loop, u64 wanted) {
+  for (int spin = 0; spin < RLX_SPINS; spin++) {
+    if (__atomic_load_n(&loop->done, __ATOMIC_ACQUIRE) >= wanted) return;
+    rlx_pause();
+  }
+  __atomic_store_n(&loop->waiting, 1, __ATOMIC_SEQ_CST);
+  for (;;) {
+    const i32 turns = __atomic_load_n(&loop->turns, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&loop->done, __ATOMIC_SEQ_CST) >= wanted) return;
+    rlx_sleep(&loop->turns, turns);
+  }
+}
+
+static RLX_UNUSED void rlx_turn(rlx_loop *loop) {
+  __atomic_fetch_add(&loop->turns, 1, __ATOMIC_SEQ_CST);
+  if (__atomic_load_n(&loop->waiting, __ATOMIC_SEQ_CST)) rlx_wake(&loop->turns);
+}
+
+/* `mine` tasks of a kernel are done here; go on when all are. */
+static RLX_UNUSED void rlx_through(rlx_loop *loop, u64 kernel, i64 mine, i64 tasks) {
+  const u64 wanted = kernel << 32 | (u64)tasks;
+  u64 seen = __atomic_load_n(&loop->done, __ATOMIC_ACQUIRE), now = 0;
+  while (mine && !__atomic_compare_exchange_n(&loop->done, &seen, now = kernel << 32 | (u64)((seen >> 32 == kernel ? (i64)(u32)seen : 0) + mine), 0,
+                                              __ATOMIC_SEQ_CST, __ATOMIC_ACQUIRE)) {}
+  if (now == wanted) rlx_turn(loop);
+  else if (tasks) rlx_await(loop, wanted);
+}
+
+static RLX_UNUSED void rlx_over(rlx_loop *loop) {
+  __atomic_store_n(&loop->next, RLX_OVER, __ATOMIC_SEQ_CST);
+  if (__atomic_exchange_n(&loop->done, RLX_OVER, __ATOMIC_SEQ_CST) != RLX_OVER) rlx_turn(loop);
+}
+
+/* alone: every kernel is a single task, so that one thread does it all. */
+#define RLX_LOOP_BEGIN(alone) \
+  __label__ behind_; \
+  rlx_loop *const loop_ = (rlx_loop *)&pool->step[step - lo]; \
+  const int alone_ = (alone); \
+  if (!alone_ && __atomic_load_n(&pool->threads, __ATOMIC_RELAXED) == 1) rlx_engage(pool, step); \
+  const int many_ = __atomic_load_n(&pool->threads, __ATOMIC_RELAXED) > 1, together_ = many_ && !alone_; \
+  u64 kernel_ = 0; (void)kernel_; \
+  if (together_ || !many_ || rlx_ticket(loop_, 1, 1) == 0) {
+#define RLX_LOOP_END \
+    rlx_over(loop_); \
+  } else { behind_: RLX_UNUSED; rlx_await(loop_, RLX_OVER); }
+#define RLX_AGAIN(count, ...) { const i64 tasks_ = (count); \
+  if (!together_) { const i64 t0 = 0, t1 = tasks_; (void)t0; (void)t1; __VA_ARGS__; } \
+  else { \
+    i64 mine_ = 0; \
+    if (__atomic_load_n(&loop_->next, __ATOMIC_RELAXED) == RLX_OVER) goto behind_; \
+    kernel_++; \
+    for (i64 t0; (t0 = rlx_ticket(loop_, kernel_, tasks_)) >= 0; mine_++) { const i64 t1 = t0 + 1; (void)t1; __VA_ARGS__; } \
+    rlx_through(loop_, kernel_, mine_, tasks_); \
+  } }
+/* `name` is what the byte at `flag` says, read by one thread for all. */
+#define RLX_DECIDE(name, flag) \
+  RLX_AGAIN(1, __atomic_store_n(&loop_->go, kernel_ << 1 | (*(const u8 *)(flag) != 0), __ATOMIC_RELEASE)) \
+  const u64 said_##name = __atomic_load_n(&loop_->go, __ATOMIC_ACQUIRE); \
+  if (said_##name >> 1 != kernel_) goto behind_; \
+  const int name = (int)(said_##name & 1);
+
 /* Sizes end with {step node + 1, index, bound}, written by the first kernel that meets a bad index, and the undo log. */
 typedef struct {
   i64 node, index, bound;

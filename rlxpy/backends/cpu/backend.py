@@ -7,6 +7,7 @@ from functools import cache
 
 from rlxpy.backends.cpu.build import build, prelude
 from rlxpy.backends.cpu.compilers import Compiler, find_compiler
+from rlxpy.backends.cpu.control import refusal
 from rlxpy.backends.cpu.execute import Library
 from rlxpy.backends.cpu.isa import Isa, detect
 from rlxpy.backends.cpu.kernel import Emitter
@@ -25,8 +26,8 @@ from rlxpy.ir.dtypes import Array
 
 @cache
 def _spec(isa: Isa) -> BackendSpec:
-    return BackendSpec(Device("cpu"), KernelSearchPath((library(isa),)), fuses=frozenset({*FUSED_KINDS, "attention"}), host=KernelSearchPath((LIBRARY,)), staged=extension_row,
-                       facts={"isa": isa.name})
+    kernels, facts = KernelSearchPath((library(isa),)), {"isa": isa.name}
+    return BackendSpec(Device("cpu"), kernels, refusal(kernels, facts), fuses=frozenset({*FUSED_KINDS, "attention"}), host=KernelSearchPath((LIBRARY,)), staged=extension_row, facts=facts)
 
 
 @dataclass(frozen=True)

@@ -192,7 +192,7 @@ class CpuGraph:
                 self._run(block.address)
                 failed, index, bad, _, _ = block.tail
                 if failed:
-                    raise self._error(self.plan.graph[failed - 1], index, bad, sizes)
+                    raise self._error(failed - 1, index, bad, sizes)
             for out, spot, buffer in zip(outputs, bound.outputs, self._results, strict=True):
                 if lent.get(buffer) is not out:
                     out[...] = spot.view(spaces, fixed)
@@ -243,8 +243,10 @@ class CpuGraph:
             self._bound[key] = bound
         return bound
 
-    def _error(self, node: Node, index: int, bound: int, sizes: Sizes) -> RlxError:
-        axis, reads = node.attrs.axis, self.plan.graph.type(node.inputs[1])  # type: ignore[attr-defined]
+    def _error(self, number: int, index: int, bound: int, sizes: Sizes) -> RlxError:
+        own = len(self.plan.graph)
+        graph, node = (self.plan.graph, self.plan.graph[number]) if number < own else self.program.inner[number - own]
+        axis, reads = node.attrs.axis, graph.type(node.inputs[1])  # type: ignore[attr-defined]
         if node.op is Op.KV_APPEND:
             return refs.append_error(axis, index, at(reads.shape[axis], sizes), bound).at(node.where)
         return refs.index_error(node.label, axis, index % 2**64 if reads.dtype is DType.U64 else index, bound).at(node.where)

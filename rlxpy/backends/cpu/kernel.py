@@ -1,7 +1,7 @@
 """What a kernel emitter is given, and what it gives: the text of one C function and how to call it."""
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from rlxpy.backends.cpu import ctext
@@ -86,21 +86,40 @@ def lent(plan: Plan) -> tuple[int, ...]:
     return tuple(dict.fromkeys([*(plan.places[n.refs[0]].buffer for n in plan.graph.inputs), *(b for b in results(plan) if b >= 0)]))
 
 
-def operand(plan: Plan, ref: Ref, lent: Sequence[int]) -> Operand:
+@dataclass(frozen=True)
+class Addresses:
+    """Where the buffers of a plan begin: arena buffers `arena` bytes into the run's memory, those of `given` where their C text says.
+
+    params: of a loop's graph, the buffers that are weights, and which of the whole plan's buffers they are; None where all are the plan's own."""
+
+    given: Mapping[int, str]
+    arena: int = 0
+    params: Mapping[int, int] | None = None
+
+    def of(self, plan: Plan, index: int) -> str:
+        """C for the first byte of a buffer."""
+        if index in self.given:
+            return self.given[index]
+        b = plan.buffers[index]
+        return {Space.ARENA: f"arena + {self.arena + b.offset}", Space.STATE: f"state + {b.offset}", Space.PARAM: f"fixed[{index}]", Space.CONST: f"fixed[{index}]"}[b.space]
+
+    def param(self, plan: Plan, index: int) -> int | None:
+        """The buffer of the whole plan, when nothing but set_param changes it."""
+        if self.params is not None:
+            return self.params.get(index)
+        return index if plan.buffers[index].space in (Space.PARAM, Space.CONST) else None
+
+
+def operand(plan: Plan, ref: Ref, at: Addresses) -> Operand:
     place, t = plan.places[ref], plan.graph.type(ref)
-    buffer = plan.buffers[place.buffer]
-    base = f"lent[{lent.index(place.buffer)}]" if place.buffer in lent else {
-        Space.ARENA: f"arena + {buffer.offset}", Space.STATE: f"state + {buffer.offset}",
-        Space.PARAM: f"fixed[{place.buffer}]", Space.CONST: f"fixed[{place.buffer}]"}[buffer.space]
-    pointer = f"({ctext.storage(t.dtype)} *)({base})"
+    pointer = f"({ctext.storage(t.dtype)} *)({at.of(plan, place.buffer)})"
     if place.layout.offset != 0:
         pointer = f"{pointer} + {ctext.dim(place.layout.offset)}"
-    return Operand(ref, t.shape, t.dtype, place.layout, pointer, place.buffer if buffer.space in (Space.PARAM, Space.CONST) else None)
+    return Operand(ref, t.shape, t.dtype, place.layout, pointer, at.param(plan, place.buffer))
 
 
-def site_of(plan: Plan, step: Step, lent: Sequence[int]) -> Site:
-    ins, outs = (tuple(operand(plan, r, lent) for r in refs) for refs in (step.node.inputs, step.node.refs))
+def site_of(plan: Plan, step: Step, at: Addresses) -> Site:
+    ins, outs = (tuple(operand(plan, r, at) for r in refs) for refs in (step.node.inputs, step.node.refs))
     if step.scratch < 0:
         return Site(step.node, ins, outs)
-    scratch = plan.buffers[step.scratch]
-    return Site(step.node, ins, outs, f"arena + {scratch.offset}", scratch.nbytes)
+    return Site(step.node, ins, outs, at.of(plan, step.scratch), plan.buffers[step.scratch].nbytes)

@@ -101,15 +101,17 @@ def emit_pad(site: Site) -> tuple[Kernel, ...]:
 
 
 def emit_append(site: Site) -> Kernel:
-    """New rows into the cache at a position; the rest is already there when the plan gave the cache's own memory."""
+    """New rows into the cache at a position; the rest is already there when the plan gave the cache's own memory.  Only what outlives the
+    run can be put back."""
     (cache, new, _), out = site.ins, site.out
     axis = site.node.attrs.axis % len(cache.shape)  # type: ignore[attr-defined]
     room = cache.shape[axis]
     walks = nest(new.shape, (new.layout.strides, out.layout.strides))
+    kept = _keep(out, new.shape) if "(state +" in out.pointer else []
     lines = ["if (t0 > 0) return;", "const i64 at = (i64)x2[0];",
              f"if (at < 0 || at > {ctext.dim(room)} - {ctext.dim(new.shape[axis])}) {{ rlx_fail(size, node, at, {ctext.dim(room)}); return; }}",
              f"if ((const void *)y != (const void *)x0) for (i64 j = 0; j < {ctext.dim(product(cache.shape))}; j++) y[j] = x0[j];",
-             f"y += at*{ctext.dim(out.layout.strides[axis])};", *_keep(out, new.shape), f"for (i64 r = 0; r < {ctext.dim(product(walks.outer))}; r++) {{", *indent(unravel(walks.outer)),
+             f"y += at*{ctext.dim(out.layout.strides[axis])};", *kept, f"for (i64 r = 0; r < {ctext.dim(product(walks.outer))}; r++) {{", *indent(unravel(walks.outer)),
              f"  const {new.c} *p = x1 + {walks.offset(0)}; {out.c} *q = y + {walks.offset(1)};", *indent(run("q", "p", ctext.dim(walks.inner), walks, out)), "}"]
     names = tuple(p.replace("restrict ", "") for p in params(site.ins, out))  # the cache and the result are one memory
     return Kernel((*names, NODE), "\n".join(lines), (*arguments(site.ins, out), str(site.node.id)), "1", symbols_used(site))

@@ -1,0 +1,106 @@
+"""What one C translation unit gathers while its steps are written: each distinct kernel once, weights to lay out anew, literals."""
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import chain, count
+from typing import Any
+
+from rlxpy.backends.cpu import ctext
+from rlxpy.backends.cpu.kernel import Addresses, Emitter, Kernel, site_of
+from rlxpy.backends.cpu.packing import Packed
+from rlxpy.extend.plan import Plan, Step
+from rlxpy.ir.constant import Constant
+from rlxpy.ir.graph import Graph, Node
+from rlxpy.ir.op import LEAVES, Op
+from rlxpy.ir.text import show_node
+
+LONGEST_NAME = 60
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a C function for its tasks t0..t1, as text, and C for how many tasks there are."""
+
+    function: str
+    text: str
+    tasks: str
+
+
+@dataclass
+class Unit:
+    """`at` is where the plan's buffers begin; `names` is the order of sizes; `emitter` gives a step's emitter, None for the host tier."""
+
+    plan: Plan
+    at: Addresses
+    names: tuple[str, ...]
+    emitter: Callable[[Step], Emitter | None]
+    functions: dict[str, str] = field(default_factory=dict)
+    literals: dict[Constant, str] = field(default_factory=dict)
+    shared: dict[str, None] = field(default_factory=dict)  # C functions that kernels call
+    packs: list[Packed] = field(default_factory=list)
+    inner: list[tuple[Graph, Node]] = field(default_factory=list)  # nodes of loops, numbered after the plan's own: what an error names
+    _kernels: dict[tuple[Any, ...], str] = field(default_factory=dict)
+    _taken: set[str] = field(default_factory=set)
+
+    def calls(self, plan: Plan, step: Step, at: Addresses) -> list[Call]:
+        """Of a step with an emitter: one for each stage."""
+        emit = self.emitter(step)
+        assert emit is not None, "the host tier is no part of the unit"
+        site = site_of(plan, step, at)
+        if plan is not self.plan:
+            self.inner.append((plan.graph, step.node))
+            site = replace(site, node=replace(step.node, id=len(self.plan.graph) + len(self.inner) - 1))
+        made = emit(site)
+        return [self.call(k, step) for k in (made if isinstance(made, tuple) else (made,))]
+
+    def call(self, k: Kernel, step: Step) -> Call:
+        self.shared |= dict.fromkeys(k.needs)
+        key = (k.params, k.body, k.sizes)
+        if key not in self._kernels:
+            name = self._kernels[key] = unused(function_name(step.node), self._taken)
+            self.functions[name] = self._function(name, k, f"{step.choice.name}: {show_node(step.node)}")
+        return Call(self._kernels[key], f"{self._kernels[key]}(size, {', '.join(map(self._argument, k.call))}, t0, t1)", k.tasks)
+
+    def literal(self, value: Constant) -> str:
+        """C name of a constant's bytes."""
+        return self.literals.setdefault(value, f"rlx_literal{len(self.literals)}")
+
+    def _function(self, name: str, k: Kernel, title: str) -> str:
+        sizes = "".join(f"  const i64 {ctext.size_name(n)} = size[{self.names.index(n)}];\n" for n in sorted(k.sizes))
+        body = "\n".join("  " + line for line in k.body.splitlines())
+        return (f"/* {ctext.comment(title)} */\nstatic RLX_NOINLINE void {name}(const i64 *size, {', '.join(k.params)}, i64 t0, i64 t1) {{\n"
+                f"  (void)size;\n{sizes}{body}\n}}\n")
+
+    def _argument(self, a: str | Packed) -> str:
+        if isinstance(a, str):
+            return a
+        if a not in self.packs:
+            self.packs.append(a)
+        return f"(const {a.form.c} *)fixed[{len(self.plan.buffers) + self.packs.index(a)}]"
+
+    @property
+    def constants(self) -> list[str]:
+        """Definitions of the literals."""
+        return [f"/* {ctext.comment(str(value))} */\nstatic const u8 RLX_ALIGNED {name}[] = {{{', '.join(map(str, value.array.tobytes())) or '0'}}};\n"
+                for value, name in self.literals.items()]
+
+
+def function_name(node: Node) -> str:
+    """What a kernel computes and how much of it, as a C identifier: matmul_add_gelu_Bx128x1536."""
+    inside = [n for _, body in node.attrs.graphs() for n in body if n.op not in LEAVES]
+    words = "_".join(n.op.text for n in inside) if node.op is Op.FUSED else node.label
+    shape = "x".join(map(str, node.type.shape)) or "scalar"
+    return f"{word(words)[:LONGEST_NAME].rstrip('_')}_{word(shape)}"
+
+
+def unused(name: str, taken: set[str]) -> str:
+    """The name, numbered if it is taken; from now on it is."""
+    free = next(n for n in chain([name], (f"{name}_{k}" for k in count(2))) if n not in taken)
+    taken.add(free)
+    return free
+
+
+def word(text: str) -> str:
+    return re.sub(r"\W+", "_", text, flags=re.ASCII)
