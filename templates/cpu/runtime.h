@@ -2,6 +2,11 @@
    a counter a step deals out its tasks.  A step is over when all its tasks are done, and a run when its caller is through: a thread
    that the system has put aside holds up nobody unless it has a task in hand. */
 #define RLX_NOINLINE __attribute__((noinline))
+#if defined(__clang__)
+#define RLX_AS_WRITTEN __attribute__((optnone, noinline))
+#elif defined(__GNUC__)
+#define RLX_AS_WRITTEN __attribute__((optimize("O0"), noinline))
+#endif
 
 typedef struct { u64 low, high; } rlx_pair;  /* 16 bytes that are only moved */
 
@@ -161,18 +166,34 @@ static void rlx_wait(rlx_counter *c, i32 wanted) {
   for (i32 done; (done = __atomic_load_n(&c->done, __ATOMIC_SEQ_CST)) < wanted;) rlx_sleep(&c->done, done);
 }
 
-#define RLX_TASKS(count, call) { const i64 tasks_ = (count); \
-  if (tasks_ > 1 && __atomic_load_n(&pool->threads, __ATOMIC_RELAXED) == 1) rlx_engage(pool, step); \
-  RLX_BEGIN \
-  if (__atomic_load_n(&pool->threads, __ATOMIC_RELAXED) == 1) { const i64 t0 = 0, t1 = tasks_; call; RLX_END(1) } \
-  else { \
-    rlx_counter *const counter_ = &pool->step[step - lo]; \
-    i32 mine_ = 0; \
-    for (i64 t0; (t0 = __atomic_fetch_add(&counter_->next, 1, __ATOMIC_RELAXED)) < tasks_; mine_++) { const i64 t1 = t0 + 1; call; } \
-    RLX_END(mine_) \
-    if (mine_) rlx_finish(counter_, mine_); \
-    rlx_wait(counter_, (i32)tasks_); \
-  } }
+/* Steps `first`..hi in order; every thread of a run goes through them, and takes its share of their tasks.  `task` does tasks t0..t1 of a
+   step, or says how many there are; where it says -1, every thread calls `walk`. */
+static void rlx_share(rlx_pool *pool, i64 first, i64 (*task)(const rlx_pool *, i64 step, i64 t0, i64 t1), void (*walk)(rlx_pool *, i64 step)) {
+  RLX_JOIN
+  for (i64 step = first; step < pool->hi; step++) {
+    const i64 tasks = task(pool, step, -1, 0);
+    if (tasks == 0) continue;
+    if (tasks > 1 && __atomic_load_n(&pool->threads, __ATOMIC_RELAXED) == 1) rlx_engage(pool, step);
+    RLX_BEGIN
+    if (tasks < 0) {
+      walk(pool, step);
+      RLX_END(1)
+      continue;
+    }
+    if (__atomic_load_n(&pool->threads, __ATOMIC_RELAXED) == 1) {
+      task(pool, step, 0, tasks);
+      RLX_END(1)
+      continue;
+    }
+    rlx_counter *const counter = &pool->step[step - pool->lo];
+    i32 mine = 0;
+    for (i64 t; (t = __atomic_fetch_add(&counter->next, 1, __ATOMIC_RELAXED)) < tasks; mine++) task(pool, step, t, t + 1);
+    RLX_END(mine)
+    if (mine) rlx_finish(counter, mine);
+    rlx_wait(counter, (i32)tasks);
+  }
+}
+#define RLX_TASKS(count, call) { if (t0 < 0) return (count); call; }
 
 /* Loops and branches are one step each, whose kernels run again and again on one rlx_loop, in the place of the step's counter.  Threads go
    through them in one order and count the kernels as they go: the upper half of `next` and `done` says of which kernel the lower half

@@ -1,20 +1,15 @@
-"""The CPU backend: a plan becomes C, C becomes a library, the library runs on this machine's threads."""
+"""The CPU backend: a plan becomes C, C becomes a library, the library runs on this machine's threads.
+
+Whether it can run here is asked by every process: what writes C and runs it is imported by those that go on."""
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 
-from rlxpy.backends.cpu.build import build, prelude
 from rlxpy.backends.cpu.compilers import Compiler, find_compiler
-from rlxpy.backends.cpu.control import refusal
-from rlxpy.backends.cpu.execute import Library
 from rlxpy.backends.cpu.isa import Isa, detect
-from rlxpy.backends.cpu.kernel import Emitter
-from rlxpy.backends.cpu.library import library
-from rlxpy.backends.cpu.program import Program, write
-from rlxpy.backends.cpu.quant import LEFT_ROWS
-from rlxpy.backends.cpu.tiers import TieredGraph
 from rlxpy.backends.host import FUSED_KINDS, LIBRARY, extension_row
 from rlxpy.backends.templates import read, render
 from rlxpy.errors import BackendMissing
@@ -23,9 +18,18 @@ from rlxpy.extend.kernels import KernelSearchPath
 from rlxpy.extend.plan import Plan, Step
 from rlxpy.ir.dtypes import Array
 
+if TYPE_CHECKING:
+    from rlxpy.backends.cpu.execute import Library
+    from rlxpy.backends.cpu.kernel import Emitter
+    from rlxpy.backends.cpu.program import Program
+    from rlxpy.backends.cpu.tiers import TieredGraph
+
 
 @cache
 def _spec(isa: Isa) -> BackendSpec:
+    from rlxpy.backends.cpu.control import refusal
+    from rlxpy.backends.cpu.library import library
+
     kernels, facts = KernelSearchPath((library(isa),)), {"isa": isa.name}
     return BackendSpec(Device("cpu"), kernels, refusal(kernels, facts), fuses=frozenset({*FUSED_KINDS, "attention"}), host=KernelSearchPath((LIBRARY,)), staged=extension_row, facts=facts)
 
@@ -50,6 +54,10 @@ class Cpu:
         return found if isinstance(found, str) else None
 
     def load(self, plan: Plan, params: Mapping[str, Array], *, debug: bool = False) -> TieredGraph:
+        from rlxpy.backends.cpu.build import build
+        from rlxpy.backends.cpu.execute import Library
+        from rlxpy.backends.cpu.tiers import TieredGraph
+
         compiler = find_compiler()
         if not isinstance(compiler, Compiler):
             raise BackendMissing("the cpu backend needs a C compiler", why=compiler, fix="pip install 'rlxpy[cc]', or use device='reference'")
@@ -67,6 +75,10 @@ class Cpu:
 
     def program(self, plan: Plan, isa: Isa) -> Program:
         """The C of a plan that was made for this instruction set."""
+        from rlxpy.backends.cpu.build import prelude
+        from rlxpy.backends.cpu.program import write
+        from rlxpy.backends.cpu.quant import LEFT_ROWS
+
         head = "\n".join([prelude(), f"enum {{ RLX_SYMBOLS = {len(plan.graph.symbols)} }};", read("cpu/runtime.h"), render("cpu/order.h.j2"), read("cpu/attention.h"),
                              render("cpu/dots.h.j2", MR=LEFT_ROWS, VL=isa.vector)])
         return write(plan, head, emitter_of)

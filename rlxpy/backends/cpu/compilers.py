@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Event
 
 from rlxpy.settings import setting
 
@@ -93,12 +94,14 @@ def run(command: tuple[str, ...], seconds: float, folder: Path | None = None) ->
     """Exit status, stdout and stderr of a compiler.  One that hangs is stopped together with its children.
 
     Raises OSError when it cannot be started, also when this process is ending; TimeoutExpired."""
-    if _ending:
+    if _ending.is_set():
         raise OSError(errno.ECANCELED, "the process is ending")
     env = {**os.environ, "LC_ALL": "C"}  # whoever reads its messages reads English
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder, env=env,
                              text=True, errors="replace", start_new_session=True)
     _children.add(child)
+    if _ending.is_set():  # since it was asked above
+        _kill(child)
     try:
         out, err = child.communicate(timeout=seconds)
     finally:
@@ -110,7 +113,7 @@ def run(command: tuple[str, ...], seconds: float, folder: Path | None = None) ->
 
 
 _children: set[subprocess.Popen[str]] = set()
-_ending = False
+_ending = Event()
 
 
 def _kill(child: subprocess.Popen[str]) -> None:
@@ -121,14 +124,13 @@ def _kill(child: subprocess.Popen[str]) -> None:
 
 def stop() -> None:
     """End every compiler of this process, and begin no other."""
-    global _ending
-    _ending = True
+    _ending.set()
     for child in list(_children):
         _kill(child)
 
 
 def exiting() -> bool:
-    return _ending
+    return _ending.is_set()
 
 
 if hasattr(os, "register_at_fork"):

@@ -54,7 +54,8 @@ def write(plan: Plan, prelude: str, emitter: Callable[[Step], Emitter | None]) -
     names, lends = tuple(sorted(_symbols(plan))), lent(plan)
     unit = Unit(plan, Addresses({b: f"lent[{i}]" for i, b in enumerate(lends)}), names, emitter)
     launches: list[Launch] = []
-    cases: list[str] = []
+    cases: list[str] = []  # of the switch over all steps
+    walks: list[str] = []  # of the one over loops and branches
     segments: list[Segment] = []
     for step in plan.steps:
         if step.frame is None and emitter(step) is None:
@@ -63,7 +64,9 @@ def write(plan: Plan, prelude: str, emitter: Callable[[Step], Emitter | None]) -
         first = len(cases)
         said = ctext.comment(show_node(step.node)) + (f"  {ctext.comment(step.node.where)}" if step.node.where else "")
         for function, text in control.write(unit, step) if step.frame else [(c.function, f"RLX_TASKS({c.tasks}, {c.text})") for c in unit.calls(plan, step, unit.at)]:
-            cases.append("\n".join([f"    case {len(cases)}: /* {said} */", *(f"      {line}" for line in text.splitlines())]) + " break;")
+            case = "\n".join([f"    case {len(cases)}: /* {said} */", *(f"      {line}" for line in text.splitlines())]) + " break;"
+            walks += [case] if step.frame else []
+            cases.append(f"    case {len(cases)}: return -1;" if step.frame else case)
             launches.append(Launch(step, function))
         if segments and segments[-1].host is None:
             segments[-1] = Segment(segments[-1].lo, len(cases))
@@ -71,27 +74,38 @@ def write(plan: Plan, prelude: str, emitter: Callable[[Step], Emitter | None]) -
             segments.append(Segment(first, len(cases)))
     fixed = _fixed_names(plan, unit.packs)
     sizes = "".join(f"  const i64 {ctext.size_name(n)} = size[{i}]; (void){ctext.size_name(n)};\n" for i, n in enumerate(names))
-    run = RUN.replace("@SIZES@", sizes).replace("@CASES@", _FIXED.sub(lambda m: f"fixed[{fixed[int(m[1])]}]" if int(m[1]) in fixed else m[0], "\n".join(cases)))
+    locals_, switches = LOCALS + sizes, [_FIXED.sub(lambda m: f"fixed[{fixed[int(m[1])]}]" if int(m[1]) in fixed else m[0], "\n".join(c)) for c in (cases, walks)]
+    run = RUN.replace("@LOCALS@", locals_).replace("@CASES@", switches[0]).replace("@WALKS@", switches[1])
     source = "\n".join([prelude, *unit.shared, *unit.constants, *unit.functions.values(), _enum(fixed), run])
     fallible = any(s.host for s in segments) or any("rlx_fail(" in f for f in unit.functions.values())
     return Program(source, unit.functions, names, tuple(unit.packs), lends, tuple(launches), tuple(segments), fallible, tuple(unit.inner))
 
 
-RUN = """
-/* Steps `first`..hi in order; every thread of a run goes through them. */
-static void rlx_steps(rlx_pool *pool, i64 first) {
-  char *const arena = pool->arena, *const state = pool->state;
+LOCALS = """  char *const arena = pool->arena, *const state = pool->state;
   void *const *const lent = pool->lent, *const *const fixed = pool->fixed;
   const i64 *const size = pool->size;
-  const i64 lo = pool->lo, hi = pool->hi;
-  (void)arena; (void)lent; (void)state; (void)fixed; (void)size; (void)lo;
-  RLX_JOIN
-@SIZES@  for (i64 step = first; step < hi; step++) {
-    switch (step) {
+  (void)arena; (void)lent; (void)state; (void)fixed; (void)size;
+"""
+RUN = """
+/* Tasks t0..t1 of a step; with a negative t0, how many it has: -1 for a loop or branch.  It grows with the model and only passes on
+   addresses: optimising it would take longer than compiling all kernels. */
+static RLX_AS_WRITTEN i64 rlx_task(const rlx_pool *pool, i64 step, i64 t0, i64 t1) {
+@LOCALS@  (void)t1;
+  switch (step) {
 @CASES@
-    }
+  }
+  return 0;
+}
+
+/* A loop or branch: every thread walks through it. */
+static void rlx_walk(rlx_pool *pool, i64 step) {
+@LOCALS@  const i64 lo = pool->lo; (void)lo;
+  switch (step) {
+@WALKS@
   }
 }
+
+static void rlx_steps(rlx_pool *pool, i64 first) { rlx_share(pool, first, rlx_task, rlx_walk); }
 
 RLX_EXPORT void rlx_run(rlx_pool *pool) { rlx_lead(pool, rlx_steps); }
 """

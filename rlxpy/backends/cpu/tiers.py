@@ -12,7 +12,7 @@ from weakref import WeakSet
 from rlxpy.backends.cpu import compilers
 from rlxpy.backends.cpu.execute import CpuGraph, Library
 from rlxpy.backends.cpu.program import Program
-from rlxpy.backends.host import LIBRARY
+from rlxpy.backends.host import LIBRARY, run_chain
 from rlxpy.backends.reference import NumpyGraph
 from rlxpy.backends.state import State
 from rlxpy.extend.backend import Span
@@ -144,6 +144,8 @@ class TieredGraph:
 
 def numpy_launch(step: Step) -> HostLaunch:
     """The NumPy function that does what the step's kernel does."""
+    if step.node.op is Op.FUSED:
+        return run_chain
     row = step.choice.row
     if step.choice.tier == "kernel" or row is None:
         row = LIBRARY.by_op[step.node.op, step.node.kind][0]
