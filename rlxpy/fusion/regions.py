@@ -3,6 +3,7 @@
 Kinds of fused node, each a chain of plain ops in its `body`:
     elementwise   two or more elementwise ops of one shape
     matmul        a matmul or qmatmul with its epilogue (bias, activation, residual, ..)
+    conv          a convolution with its epilogue
     gated_mlp     two products of one input, joined elementwise: act(x @ g) * (x @ u)
     reduce        a reduction with the elementwise ops that feed it
 """
@@ -16,7 +17,7 @@ from rlxpy.ir.builder import Builder, Value
 from rlxpy.ir.graph import Graph, Node, Ref
 from rlxpy.ir.op import ELEMENTWISE, Op
 
-PRODUCTS = frozenset({Op.MATMUL, Op.QMATMUL})
+PRODUCTS = {Op.MATMUL: "matmul", Op.QMATMUL: "matmul", Op.CONV: "conv"}  # and the kind of one with its epilogue
 REDUCTIONS = frozenset({Op.SUM, Op.PROD, Op.MEAN, Op.MAX, Op.MIN, Op.ANY, Op.ALL})
 
 
@@ -27,7 +28,7 @@ class Fuse(NotingPass):
 
     The gain of each join is the traffic it saves: the joined value is neither written nor read."""
 
-    kinds: frozenset[str] = frozenset({"elementwise", "matmul", "gated_mlp", "reduce"})
+    kinds: frozenset[str] = frozenset({"elementwise", "matmul", "gated_mlp", "conv", "reduce"})
     max_ops: int = 48
     max_operands: int = 16
     name: str = "fuse"
@@ -65,8 +66,8 @@ class Fuse(NotingPass):
         """The members that make one kernel of a known kind, or none."""
         products = [m for m in members if m.op in PRODUCTS]
         if not (_gated(products) and "gated_mlp" in self.kinds):
-            left = products[:-1] if "matmul" in self.kinds else products
-            notes += [note(self.name, "near miss", "matmul", p, f"its reader already has the product at {products[-1].where}") for p in left if p is not products[-1]]
+            left = products[:-1] if products and PRODUCTS[products[-1].op] in self.kinds else products
+            notes += [note(self.name, "near miss", PRODUCTS[p.op], p, f"its reader already has the product at {products[-1].where}") for p in left if p is not products[-1]]
             members = [m for m in members if m not in left]
         kind, operands = _kind(members), len(_reads(graph, members))
         if len(members) < 2 or kind not in self.kinds or operands == 0:
@@ -78,14 +79,15 @@ class Fuse(NotingPass):
 
 
 def _gated(products: list[Node]) -> bool:
-    return len(products) == 2 and products[0].inputs[0] == products[1].inputs[0] and products[0].op is products[1].op
+    return (len(products) == 2 and products[0].inputs[0] == products[1].inputs[0] and products[0].op is products[1].op
+            and PRODUCTS[products[0].op] == "matmul")
 
 
 def _kind(members: list[Node]) -> str:
-    products = sum(m.op in PRODUCTS for m in members)
+    products = [m.op for m in members if m.op in PRODUCTS]
     if members and members[-1].op in REDUCTIONS:
         return "reduce"
-    return {0: "elementwise", 1: "matmul"}.get(products, "gated_mlp")
+    return "gated_mlp" if len(products) > 1 else PRODUCTS[products[0]] if products else "elementwise"
 
 
 def _reads(graph: Graph, members: Iterable[Node]) -> tuple[Ref, ...]:
