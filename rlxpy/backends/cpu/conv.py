@@ -9,7 +9,7 @@ from rlxpy.backends.cpu.elementwise import arguments, body_of, params
 from rlxpy.backends.cpu.isa import Isa
 from rlxpy.backends.cpu.kernel import Emitter, Kernel, Operand, Site, symbols_used
 from rlxpy.backends.cpu.loops import TASK_NUMEL, aligned, nest
-from rlxpy.backends.cpu.matmul import tile_columns, tile_rows
+from rlxpy.backends.cpu.matmul import Tile
 from rlxpy.backends.templates import render
 from rlxpy.ir.attrs import Conv, Fused
 from rlxpy.ir.dims import Dim, Shape, lower, product, upper
@@ -56,15 +56,15 @@ def laid_out(o: Operand, low: Shape, high: Shape, room: str) -> tuple[Kernel, So
     n, before, after = spatial(o.shape[2:], 1), spatial(low, 0), spatial(high, 0)
     sizes = tuple(d + a + b for d, a, b in zip(n, before, after, strict=True))
     source = in_place(o)
-    text = render("cpu/lay_out.c.j2", channels=ctext.dim(o.shape[1]), c=o.c, T=ctext.value(to), at=ctext.walk(source.strides[:2], ("n", "c")), sizes=_texts(sizes), low=before,
-                  n=_texts(n), strides=_texts(source.strides[2:]), load=scalar.load(o.dtype, f"row[j*{ctext.dim(source.strides[4])}]"))
+    text = render("cpu/lay_out.c.j2", channels=ctext.dim(o.shape[1]), c=o.c, T=ctext.value(to), at=ctext.walk(source.strides[:2], ("n", "c")), sizes=texts(sizes), low=before,
+                  n=texts(n), strides=texts(source.strides[2:]), load=scalar.load(o.dtype, f"row[j*{ctext.dim(source.strides[4])}]"))
     pointer = f"({ctext.value(to)} *)({room})"
     stage = Kernel((f"const {o.c} *restrict x0", f"{ctext.value(to)} *restrict room"), text, (o.pointer, pointer), ctext.dim(o.shape[0] * o.shape[1]),
                    frozenset(ctext.names(*o.shape, *o.layout.strides)))
     return stage, Source(pointer, to, row_major((o.shape[0], o.shape[1], *sizes)).strides)
 
 
-def _texts(dims: Shape) -> tuple[str, ...]: return tuple(map(ctext.dim, dims))
+def texts(dims: Shape) -> tuple[str, ...]: return tuple(map(ctext.dim, dims))
 
 
 # ---- what a node asks for ------------------------------------------------------------------------------------------
@@ -78,8 +78,8 @@ def conv_in(node: Node) -> tuple[Node, int, int]:
 
 
 def is_product(x: TensorType, w: TensorType) -> bool:
-    """Whether windows are gathered for register tiles, which compute in f32."""
-    return x.dtype.accumulator is DType.F32 and w.shape[1] != 1
+    """Whether windows are gathered for register tiles, which are there for floats; of one channel there is too little to multiply."""
+    return x.dtype.is_float and w.shape[1] != 1
 
 
 def _room(x: TensorType, w: TensorType, attrs: Conv, plain_weights: bool) -> tuple[int, int]:
@@ -164,21 +164,21 @@ def _at_result(space: Shape, strides: Shape) -> str:
 def _geometry(site: Site, attrs: Conv, w: Shape, image: Source) -> dict[str, object]:
     """What both templates say of sizes and of steps through the image."""
     space = image.strides[2:]
-    return {"groups": attrs.groups, "group_in": ctext.dim(w[1]), "group_out": ctext.dim(w[0] // attrs.groups), "m": _texts(spatial(site.out.shape[2:], 1)),
+    return {"groups": attrs.groups, "group_in": ctext.dim(w[1]), "group_out": ctext.dim(w[0] // attrs.groups), "m": texts(spatial(site.out.shape[2:], 1)),
             "x_n": ctext.dim(image.strides[0]), "x_c": ctext.dim(image.strides[1]), "size": spatial(w[2:], 1),
-            "step": _texts(tuple(s * by for s, by in zip(space, spatial(attrs.strides, 1), strict=True))),
-            "apart": _texts(tuple(s * by for s, by in zip(space, spatial(attrs.dilation, 1), strict=True)))}
+            "step": texts(tuple(s * by for s, by in zip(space, spatial(attrs.strides, 1), strict=True))),
+            "apart": texts(tuple(s * by for s, by in zip(space, spatial(attrs.dilation, 1), strict=True)))}
 
 
 def _product(site: Site, isa: Isa, attrs: Conv, w: Shape, image: Source, weights: Source) -> Kernel:
-    out, parts = site.out.shape, epilogue(site)
-    mr, nr, results = tile_rows(isa), tile_columns(isa), product(out[2:])
-    block = _channels(w[0] // attrs.groups, attrs.groups * lower(out[0]) * -(-lower(results) // RESULTS), mr)
-    text = render("cpu/conv.c.j2", K=ctext.dim(product(w[1:])), taps=product(w[2:]), MR=mr, NR=nr, OB=block, PB=RESULTS, KC=DEPTH, row=parts.row, inner=parts.inner,
-                  **_geometry(site, attrs, w, image))
+    out, parts, tile = site.out.shape, epilogue(site), Tile(isa, image.dtype, image.dtype)
+    results, value = product(out[2:]), ctext.value(image.dtype)
+    block = _channels(w[0] // attrs.groups, attrs.groups * lower(out[0]) * -(-lower(results) // RESULTS), tile.rows)
+    text = render("cpu/conv.c.j2", T=value, K=ctext.dim(product(w[1:])), taps=product(w[2:]), MR=tile.rows, NR=tile.columns, OB=block, PB=RESULTS, KC=DEPTH,
+                  row=parts.row, inner=parts.inner, **_geometry(site, attrs, w, image))
     tasks = f"{ctext.dim(out[0])}*{attrs.groups}*rlx_ceil_quotient({ctext.dim(results)}, {RESULTS})*rlx_ceil_quotient({ctext.dim(w[0] // attrs.groups)}, {block})"
-    return Kernel(("const f32 *restrict w", "const f32 *restrict x", *params(parts.operands, site.out)), text,
-                  (weights.pointer, image.pointer, *arguments(parts.operands, site.out)), tasks, symbols_used(site))
+    return Kernel((f"const {value} *restrict w", f"const {value} *restrict x", *params(parts.operands, site.out)), text,
+                  (weights.pointer, image.pointer, *arguments(parts.operands, site.out)), tasks, symbols_used(site), needs=(tile.text,))
 
 
 def _channels(out: Dim, others: int, mr: int) -> int:

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from rlxpy.backends.cpu import attention, conv, elementwise, encode, indexed, matmul, movement, order, quant, random, reduction, rope, rows
+from rlxpy.backends.cpu import attention, conv, elementwise, encode, indexed, matmul, movement, order, pool, quant, random, reduction, rope, rows
 from rlxpy.backends.cpu.isa import Isa
 from rlxpy.extend.kernels import Constraint, KernelLibrary, KernelRow
 from rlxpy.ir.dtypes import DType
@@ -41,6 +41,8 @@ def library(isa: Isa) -> KernelLibrary:
         KernelRow("qmatmul", Op.QMATMUL, packed, constraints=(single, Constraint("attrs.encoding", "IN", quant.BLOCKS)), doc="weights decoded four rows at a time"),
         KernelRow("conv", Op.CONV, conv.emitter(isa), constraints=(number,), scratch_nbytes=conv.scratch_nbytes, doc="gathered windows through register tiles, or row by row"),
         KernelRow("fused.conv", Op.FUSED, conv.emitter(isa), kind="conv", constraints=(inside,), scratch_nbytes=conv.scratch_nbytes, doc="a convolution and its epilogue"),
+        *(KernelRow(op.text, op, pool.emit_pool, constraints=(number,), doc="tap by tap into a run of results") for op in (Op.MAX_POOL, Op.AVG_POOL)),
+        KernelRow("resize", Op.RESIZE, pool.emit_resize, constraints=(number,), doc="places along the last axis once for many rows"),
         KernelRow("dequantize", Op.DEQUANTIZE, quant.emit_dequantize, constraints=(Constraint("attrs.encoding", "IN", quant.BLOCKS),)),
         KernelRow("quantize", Op.QUANTIZE, encode.emit, constraints=(Constraint("attrs.encoding", "EQ", encode.ENCODING), Constraint("in0.dtype", "IN", ("f32", "f16", "bf16"))),
                   doc="block by block"),
