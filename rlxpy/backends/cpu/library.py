@@ -3,7 +3,22 @@ from __future__ import annotations
 
 from functools import partial
 
-from rlxpy.backends.cpu import attention, conv, elementwise, encode, indexed, matmul, movement, order, pool, quant, random, reduction, rope, rows
+from rlxpy.backends.cpu import (
+    attention,
+    conv,
+    elementwise,
+    encode,
+    indexed,
+    matmul,
+    movement,
+    order,
+    pool,
+    quant,
+    random,
+    reduction,
+    rope,
+    rows,
+)
 from rlxpy.backends.cpu.isa import Isa
 from rlxpy.extend.kernels import Constraint, KernelLibrary, KernelRow
 from rlxpy.ir.dtypes import DType
