@@ -1,7 +1,9 @@
 """Convolution kernels of the cpu backend: epilogues, layouts, sizes beyond one task, every instruction set, one and two threads."""
 from __future__ import annotations
 
+import runpy
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -140,3 +142,24 @@ def test_operands_are_read_as_they_lie(name: str) -> None:
     graph = b.finish(VIEWS[name](*(b.input(f"x{k}", a.shape) for k, a in enumerate(arrays))))
     got, want = (compile(graph, device=d, options=CompileOptions(debug=True)).run(*arrays) for d in ("cpu", "reference"))
     assert_close(got, want, DType.F32, name)
+
+
+@pytest.mark.parametrize("device", ["reference", "cpu"])
+def test_the_example_network_gives_what_its_formula_gives(device: str) -> None:
+    example: dict[str, Any] = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "cnn.py"))
+    w = {k: a.astype(np.float64) for k, a in example["weights"]().items()}
+
+    def conv(x: Array, key: str, stride: int, pad: int) -> Array:
+        return np.asarray(plain(x, w[f"{key}.weight"], stride, pad, 1) + w[f"{key}.bias"][:, None, None])
+
+    image = np.random.default_rng(5).normal(size=(3, 3, 32, 32)).astype(np.float32)
+    y = image.astype(np.float64)
+    for key, stride in (("stage0", 1), ("stage1", 2), ("stage2", 2)):
+        y = np.maximum(conv(np.maximum(conv(y, f"{key}.a", stride, 1), 0), f"{key}.b", 1, 1) + conv(y, f"{key}.side", stride, 0), 0)
+    model = example["flow"]().build(example["weights"]())
+    f = compile(model.graph, model.params, device=device)
+    np.testing.assert_allclose(f.run(image), y.mean((2, 3)) @ w["head.weight"].T, rtol=1e-4, atol=1e-5)
+    if device == "cpu":
+        kernels = [row["kernel"] for row in f.dispatch()]
+        assert sum(k in ("cpu/conv", "cpu/fused.conv") for k in kernels) == 9
+        assert not any("elementwise" in str(k) for k in kernels), kernels  # what follows a convolution is in its kernel, or in the mean's

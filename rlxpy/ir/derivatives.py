@@ -215,12 +215,14 @@ MATMUL: Cells = {"vjp": _matmul_vjp, "jvp": _matmul_jvp}
 
 def _slice_vjp(dy: V, y: V, x: V, start: Shape, stop: Shape, step: tuple[int, ...]) -> tuple[V]:
     for axis, by in enumerate(step):
-        dy = dy if by == 1 else dilated(dy, axis, by, stop[axis] - start[axis])
+        dy = dilated(dy, axis, by, stop[axis] - start[axis])
     return (dy.pad(low=start, high=tuple(d - hi for d, hi in zip(x.shape, stop, strict=True))),)
 
 
 def dilated(v: V, axis: int, by: int, size: Dim) -> V:
     """by - 1 zeros after every element along an axis, cut to `size`."""
+    if by == 1:
+        return v
     pairs = F.unsqueeze(v, axis + 1)
     gap = tuple(by - 1 if i == axis + 1 else 0 for i in range(len(pairs.shape)))
     apart = pairs.pad(low=(0,) * len(gap), high=gap)

@@ -72,17 +72,31 @@ def _result(x: V, size: Ints, strides: Ints, low: Ints, high: Ints, dilation: In
 
 
 def conv_transpose(x: V, w: V, shape: Shape, strides: Ints, low: Ints, high: Ints, dilation: Ints, groups: int) -> V:
-    """conv of x with zeros between its elements, by the weights turned round; cut to `shape`."""
-    size, rank = w.shape[2:], len(strides)
-    for a, s in enumerate(strides, 2):
-        x = x if s == 1 else D.dilated(x, a, s, (x.shape[a] - 1) * s + 1)
-    per_group = w.shape[0] // groups
-    turned = F.swap(F.reshape(w, (groups, per_group, *w.shape[1:])), 1, 2)
-    flipped = F.reshape(turned, (w.shape[1] * groups, per_group, *size)).reverse(axes=tuple(range(2, 2 + rank)))
-    before = tuple(reach(k, d) - 1 for k, d in zip(size, dilation, strict=True))
-    after = tuple(b + max(0, s - 1 - h) for b, s, h in zip(before, strides, high, strict=True))  # rows of the image that no window reached
-    full = x.conv(flipped, strides=(1,) * rank, low=before, high=after, dilation=dilation, groups=groups)
+    """One conv of x that makes, for each of its places, the `stride` results beside one another on every axis as channels; then they are laid out.
+
+    With window k = t stride + q, result (i + t) stride + q takes x[i] w[k]: for each q a conv by the turned weights of every t."""
+    rank, before, after = len(strides), list[int](), list[int]()
+    for a, (s, d, h) in enumerate(zip(strides, dilation, high, strict=True)):
+        reached = reach(w.shape[2 + 2 * a], d)
+        taps = -(-reached // s)
+        w = F.reshape(_lengthened(D.dilated(w, 2 + 2 * a, d, reached), 2 + 2 * a, taps * s), (*w.shape[:2 + 2 * a], taps, s, *w.shape[3 + 2 * a:]))
+        before.append(taps - 1)
+        after.append(taps - 1 + (s - 1 - h > taps * s - reached))  # the image may be longer than what windows reach
+    depth, out = w.shape[0] // groups, w.shape[1]
+    turned, each = tuple(range(3, 3 + 2 * rank, 2)), tuple(range(4, 4 + 2 * rank, 2))
+    grouped = F.reshape(w, (groups, depth, *w.shape[1:])).transpose(perm=(0, 2, *each, 1, *turned))
+    kernel = F.reshape(grouped, (groups * out * product(strides), depth, *(b + 1 for b in before)))
+    y = x.conv(kernel.reverse(axes=tuple(range(2, 2 + rank))), strides=(1,) * rank, low=tuple(before), high=tuple(after), dilation=(1,) * rank, groups=groups)
+    apart = F.reshape(y, (x.shape[0], groups * out, *strides, *y.shape[2:]))
+    laid = apart.transpose(perm=(0, 1, *(axis for a in range(rank) for axis in (2 + rank + a, 2 + a))))
+    full = F.reshape(laid, (*laid.shape[:2], *(m * s for m, s in zip(y.shape[2:], strides, strict=True))))
     return full.slice(start=(0, 0, *low), stop=(*full.shape[:2], *(m + b for m, b in zip(shape, low, strict=True))), step=(1,) * (rank + 2))
+
+
+def _lengthened(v: V, axis: int, size: int) -> V:
+    """Zeros behind, up to `size` elements."""
+    more = tuple(size - v.shape[axis] if i == axis else 0 for i in range(len(v.shape)))
+    return v.pad(low=(0,) * len(more), high=more) if any(more) else v
 
 
 def _weight_gradient(image: V, made: V, w: V, groups: int, **slide: Any) -> V:
