@@ -69,15 +69,15 @@ def arrays_of(case: Case, d: DType, seed: int) -> tuple[Array, Array]:
     return rng.normal(size=case.left).astype(d.numpy), rng.normal(size=case.right).astype(d.numpy)
 
 
-def viewed(case: Case, a: Array, b: Array) -> tuple[Array, Array]:
+def viewed(case: Case, a: Any, b: Any) -> tuple[Array, Array]:
     """What the reference sees after the case's views, in float64."""
     g = Builder("views")
     x, y = case.view(g.input("a", a.shape, "f64"), g.input("b", b.shape, "f64"))
-    made = compile(g.finish(x + 0.0, y + 0.0), device="reference").run(a.astype(np.float64), b.astype(np.float64))
-    return np.asarray(made[0]), np.asarray(made[1])
+    left, right = compile(g.finish(x + 0.0, y + 0.0), device="reference").run(a.astype(np.float64), b.astype(np.float64))
+    return left, right
 
 
-def error_bound(a: Array, b: Array, d: DType) -> Array:
+def error_bound(a: Array, b: Array, d: DType) -> Any:
     """Of a sum in any order: one rounding a term in the type of the sums, then one of the result; a product of f16 may be subnormal."""
     size = np.abs(a) @ np.abs(b)
     return np.asarray((a.shape[-1] + 1) * EPS[d.accumulator] * size + EPS[d] * (size if d is d.accumulator else 1.01 * np.abs(a @ b)) + (2.0**-24 if d is DType.F16 else 0))
@@ -86,18 +86,9 @@ def error_bound(a: Array, b: Array, d: DType) -> Array:
 @pytest.mark.parametrize("d", EPS, ids=lambda d: d.text)
 @pytest.mark.parametrize("isa", ISAS)
 def test_products(isa: str, d: DType, threads: int) -> None:
-    b, weights, given = Builder("products"), dict[str, Array](), list[Array]()
-    outputs = []
-    for k, case in enumerate(CASES.values()):
-        left, right = arrays_of(case, d, k)
-        x = b.input(f"a{k}", left.shape, d)
-        w = b.param(f"w{k}", right.shape, d) if case.weight else b.input(f"b{k}", right.shape, d)
-        given += [left] if case.weight else [left, right]
-        weights |= {f"w{k}": right} if case.weight else {}
-        left_view, right_view = case.view(x, w)
-        outputs.append(left_view @ right_view)
+    graph, weights, given = product_graph(CASES, d)
     with settings.override(isa=isa):
-        f = compile(b.finish(*outputs), weights, device="cpu", options=CompileOptions(debug=True))
+        f = compile(graph, weights, device="cpu", options=CompileOptions(debug=True), wait=True)
     for _ in range(2):
         for (name, case), got, k in zip(CASES.items(), f.run(*given), range(len(CASES)), strict=True):
             want_of = viewed(case, *arrays_of(case, d, k))
@@ -110,7 +101,7 @@ def test_whole_numbers_wrap() -> None:
     for d in (DType.I8, DType.I64, DType.U16):
         a, w = (rng.integers(-100, 100, s).astype(d.numpy) for s in ((3, 5, 7), (3, 7, 70)))
         b = Builder("wraps")
-        f = compile(b.finish(b.input("a", a.shape, d) @ b.input("w", w.shape, d)), device="cpu")
+        f = compile(b.finish(b.input("a", a.shape, d) @ b.input("w", w.shape, d)), device="cpu", wait=True)
         np.testing.assert_array_equal(f.run(a, w), a @ w)
 
 
@@ -119,7 +110,7 @@ def test_sizes_known_at_run_time(threads: int) -> None:
     b = Builder("sizes")
     x, y, w = b.input("x", (3, m, k)), b.input("y", (3, k, n)), b.param("w", (40, 33))
     bias = b.input("bias", (n,))
-    f = compile(b.finish((x @ y + bias).relu(), b.input("z", (3, m, 40)) @ w), {"w": np.ones((40, 33), np.float32)}, device="cpu", options=CompileOptions(debug=True))
+    f = compile(b.finish((x @ y + bias).relu(), b.input("z", (3, m, 40)) @ w), {"w": np.ones((40, 33), np.float32)}, device="cpu", options=CompileOptions(debug=True), wait=True)
     rng = np.random.default_rng(0)
     for sizes in ((5, 7, 9), (0, 7, 9), (5, 0, 9), (5, 7, 0), (300, 100, 100), (1, 33, 2), (97, 16, 1)):
         rows, columns, depth = sizes
@@ -132,8 +123,8 @@ def test_sizes_known_at_run_time(threads: int) -> None:
 
 def chains(x: Any, w: Any, u: Any, bias: Any, residual: Any) -> tuple[Any, ...]:
     """bias, activation, residual of another walk, scale; two products of one input."""
-    product = x @ w
-    return ((product + bias).gelu(), product * 0.25 + residual.T, (x @ w).silu() * (x @ u), product * product.builder.const(np.float32(3).astype(product.dtype.numpy)) + bias.T)
+    lefts = [x, -x, x.abs(), x.square()]  # different ones, so that no product has two readers
+    return (lefts[0] @ w + bias).gelu(), (lefts[1] @ w) * 0.25 + residual.T, (lefts[2] @ w).silu() * (lefts[2] @ u), (lefts[3] @ w) * 3.0 + bias
 
 
 @pytest.mark.parametrize("d", [DType.F32, DType.BF16, DType.F64], ids=lambda d: d.text)
@@ -147,11 +138,11 @@ def test_epilogues_give_what_the_reference_gives(d: DType, weights: bool, thread
         b = Builder("chains")
         leaf = {k: b.param(k, s, d) if weights and k in "wu" else b.input(k, s, d) for k, s in shapes.items()}
         graph = b.finish(*chains(leaf["x"], leaf["w"], leaf["u"], leaf["bias"].T, leaf["residual"]))
-        f = compile(graph, arrays, device=device, options=CompileOptions(debug=True))
+        f = compile(graph, arrays, device=device, options=CompileOptions(debug=True), wait=True)
         results.append(f.run(*(a for k, a in arrays.items() if not (weights and k in "wu"))))
         if device == "cpu":
             assert {row["tier"] for row in f.dispatch()} == {"kernel"}
-            assert any("fused.matmul" in str(row["kernel"]) for row in f.dispatch())
+            assert {"cpu/fused.matmul", "cpu/fused.gated_mlp"} <= {row["kernel"] for row in f.dispatch()}
     for got, want in zip(*results, strict=True):
         scale = np.abs(want.astype(np.float64)).max()
         assert np.abs(got.astype(np.float64) - want.astype(np.float64)).max() <= 40 * EPS[d] * scale
@@ -159,8 +150,112 @@ def test_epilogues_give_what_the_reference_gives(d: DType, weights: bool, thread
 
 def test_a_weight_replaced_is_packed_anew() -> None:
     b = Builder("set")
-    f = compile(b.finish(b.input("x", (3, 4)) @ b.param("w", (4, 5))), {"w": np.zeros((4, 5), np.float32)}, device="cpu")
+    f = compile(b.finish(b.input("x", (3, 4)) @ b.param("w", (4, 5))), {"w": np.zeros((4, 5), np.float32)}, device="cpu", wait=True)
     x = np.ones((3, 4), np.float32)
     assert not f.run(x).any()
     f.set_param("w", np.full((4, 5), 2, np.float32))
     np.testing.assert_array_equal(f.run(x), np.full((3, 5), 8, np.float32))
+
+
+# ---- matrix units: where this CPU has none, the C that stands for them
+TILES = next((isa.name for isa in available() if "amx" in isa.features), f"{ISAS[0]}+amx_emulated")
+LARGE = {**{k: c for k, c in CASES.items() if 0 not in (*c.left, *c.right)}, "a long sum": Case((18, 600), (600, 40), True), "a long sum of activations": Case((2, 40, 600), (600, 17))}
+ULPS = {"highest": 2.0**-23, "high": 2.0**-15, "medium": 2.0**-7}  # an operand's relative error, times the sum of magnitudes: more than enough
+
+
+def on_tiles(graph: Any, weights: dict[str, Array], numerics: str, isa: str = TILES) -> Any:
+    with settings.override(isa=isa):
+        return compile(graph, weights, device="cpu", options=CompileOptions(debug=True, numerics=numerics), wait=True)
+
+
+def product_graph(cases: dict[str, Case], d: DType) -> tuple[Any, dict[str, Array], list[Array]]:
+    b, weights, given, outputs = Builder("tiles"), dict[str, Array](), list[Array](), list[Any]()
+    for k, case in enumerate(cases.values()):
+        left, right = arrays_of(case, d, k)
+        x = b.input(f"a{k}", left.shape, d)
+        w = b.param(f"w{k}", right.shape, d) if case.weight else b.input(f"b{k}", right.shape, d)
+        given += [left] if case.weight else [left, right]
+        weights |= {f"w{k}": right} if case.weight else {}
+        left_view, right_view = case.view(x, w)
+        outputs.append(left_view @ right_view)
+    return b.finish(*outputs), weights, given
+
+
+@pytest.mark.parametrize(("numerics", "d"), [*((n, DType.F32) for n in ULPS), ("highest", DType.BF16)])
+def test_products_on_tiles(numerics: str, d: DType, threads: int) -> None:
+    graph, weights, given = product_graph(LARGE, d)
+    f = on_tiles(graph, weights, numerics)
+    row = "matmul.amx" if d is DType.BF16 else {"highest": "matmul.amx_x6", "high": "matmul.amx_x3", "medium": "matmul.amx_bf16"}[numerics]
+    assert any(r["kernel"] == f"cpu/{row}" for r in f.dispatch())
+    for _ in range(2):
+        for (name, case), got, k in zip(LARGE.items(), f.run(*given), range(len(LARGE)), strict=True):
+            x, y = viewed(case, *arrays_of(case, d, k))
+            bound = error_bound(x, y, d) if d is DType.BF16 else error_bound(x, y, d) + ULPS[numerics] * (np.abs(x) @ np.abs(y))
+            assert np.all(np.abs(got.astype(np.float64) - x @ y) <= bound), name
+
+
+@pytest.mark.parametrize("depth", [40, 384, 1536])
+def test_six_products_of_planes_are_as_exact_as_f32(depth: int) -> None:
+    """Root mean square error against float64, beside NumPy's f32 product."""
+    rng = np.random.default_rng(depth)
+    x, w = (rng.normal(size=s).astype(np.float32) for s in ((32, depth), (depth, 32)))
+    b = Builder("exact")
+    f = on_tiles(b.finish(b.input("x", x.shape) @ b.param("w", w.shape)), {"w": w}, "highest")
+    assert [r["kernel"] for r in f.dispatch()] == ["cpu/matmul.amx_x6"]
+    want = x.astype(np.float64) @ w
+    ours, theirs = (float(np.sqrt(np.mean((got - want) ** 2))) for got in (f.run(x), x @ w))
+    assert ours <= 1.05 * theirs
+
+
+SPECIAL = [np.inf, -np.inf, np.nan, 3.4e38, -3.39e38, 1e-40, 2.0**-149, 1e30]
+
+
+@pytest.mark.parametrize("numerics", ULPS)
+@pytest.mark.parametrize("weight", [True, False])
+def test_numbers_that_planes_cannot_hold_give_what_f32_gives(numerics: str, weight: bool) -> None:
+    rng = np.random.default_rng(0)
+    x, w = (rng.normal(size=s).astype(np.float32) for s in ((70, 40), (40, 50)))
+    for k, v in enumerate(SPECIAL):
+        x[3 * k, 5 * k % 40], w[7 * k % 40, 6 * k] = v, v
+    x[60] *= np.float32(1e-37)  # a row of subnormal products
+    b = Builder("special")
+    left_in, right_in = b.input("x", x.shape), b.param("w", w.shape) if weight else b.input("w", w.shape)
+    f = on_tiles(b.finish(left_in @ right_in), {"w": w} if weight else {}, numerics)
+    got = f.run(x) if weight else f.run(x, w)
+    x64, w64 = x.astype(np.float64), w.astype(np.float64)
+    with np.errstate(all="ignore"):
+        want, size = x64 @ w64, np.abs(x64) @ np.abs(w64)
+        rest = np.abs(np.where(np.isfinite(x), x64, 0)) @ np.abs(np.where(np.isfinite(w), w64, 0))
+        dropped = 2.0**-133 * (np.abs(x64).sum(axis=1)[:, None] + np.abs(w64).sum(axis=0))  # bf16 has no bits below 2^-133
+    finite = size < 1e38  # a sum of larger terms may overflow on its way
+    assert np.all(np.abs(got[finite] - want[finite]) <= (ULPS[numerics] + 41 * 2.0**-24) * size[finite] + dropped[finite])
+    special = ~np.isfinite(want) & (rest < 1e38)
+    assert special.sum() > 100
+    np.testing.assert_array_equal(got[special], want[special])
+
+
+def test_few_rows_at_run_time_on_tiles() -> None:
+    m = sym("M", 0, 64)
+    rng = np.random.default_rng(0)
+    w = rng.normal(size=(70, 50)).astype(np.float32)
+    b = Builder("few")
+    f = on_tiles(b.finish((b.input("x", (m, 70)) @ b.param("w", w.shape)).silu()), {"w": w}, "highest")
+    assert [r["kernel"] for r in f.dispatch()] == ["cpu/fused.matmul.amx_x6"]
+    for rows in (0, 1, 4, 5, 17, 64):
+        x = rng.normal(size=(rows, 70)).astype(np.float32)
+        product = x.astype(np.float64) @ w
+        np.testing.assert_allclose(f.run(x), product / (1 + np.exp(-product)), rtol=0, atol=3e-5)
+
+
+def test_gated_products_on_tiles_give_what_the_reference_gives() -> None:
+    shapes = {"x": (3, 20, 33), "w": (33, 31), "u": (33, 31), "bias": (1, 31), "residual": (3, 31, 20)}
+    rng = np.random.default_rng(2)
+    arrays = {k: rng.normal(size=s).astype(np.float32) for k, s in shapes.items()}
+    b = Builder("chains")
+    leaf = {k: b.param(k, s) if k in "wu" else b.input(k, s) for k, s in shapes.items()}
+    graph = b.finish(*chains(leaf["x"], leaf["w"], leaf["u"], leaf["bias"], leaf["residual"]))
+    given = [a for k, a in arrays.items() if k not in "wu"]
+    f = on_tiles(graph, arrays, "highest")
+    assert {"cpu/fused.matmul.amx_x6", "cpu/fused.gated_mlp.amx_x6"} <= {str(r["kernel"]) for r in f.dispatch()}
+    for got, want in zip(f.run(*given), compile(graph, arrays, device="reference").run(*given), strict=True):
+        np.testing.assert_allclose(got, want, rtol=0, atol=2e-4)

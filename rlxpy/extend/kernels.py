@@ -21,7 +21,7 @@ class Constraint:
     """One condition on a call site: `Constraint("w.shape[-1]", "DIV", 128)`.
 
     Keys are operand facts ("x.dtype", "x.rank", "x.shape[0]"), "attrs.name" and "device.name".  A symbolic size must satisfy
-    the test at every value in its range."""
+    the test at every value in its range; REACHES asks for one value, at least as great as its own."""
 
     key: str
     test: str
@@ -46,6 +46,7 @@ TESTS: dict[str, Callable[[Any, Any], bool]] = {
     "WITHIN": lambda got, want: set(got) <= set(want),
     "LE": _sized(lambda got, want: upper(got) <= want),
     "GE": _sized(lambda got, want: lower(got) >= want),
+    "REACHES": _sized(lambda got, want: upper(got) >= want),
     "DIV": _sized(lambda got, want: divides(want, got)),
 }
 
@@ -130,7 +131,7 @@ class Refusal:
 def facts_of(graph: Graph, node: Node, args: tuple[str, ...], device: Mapping[str, Any]) -> dict[str, Any]:
     """What constraints may ask about: operands by the row's names (and as in0, in1..), the first output as out, attrs, device.
 
-    Of a fused node also "body.ops", "body.dtypes", "body.encodings" and its members' attrs, as in "qmatmul.encoding"."""
+    Of a fused node also "body.ops", "body.dtypes", "body.encodings", and its members' result types and attrs, as in "matmul.dtype", "qmatmul.encoding"."""
     facts: dict[str, Any] = {f"device.{k}": v for k, v in device.items()}
     facts |= {f"attrs.{k}": v for k, v in node.attrs.params().items()}
     names = [(f"in{i}", graph.type(r)) for i, r in enumerate(node.inputs)] + [(n, graph.type(r)) for n, r in zip(args, node.inputs, strict=False)]
@@ -138,6 +139,7 @@ def facts_of(graph: Graph, node: Node, args: tuple[str, ...], device: Mapping[st
         facts["body.ops"] = tuple(n.op.text for n in body)
         facts["body.dtypes"] = tuple(sorted({t.dtype.text for n in body for t in n.types}))
         facts["body.encodings"] = tuple(sorted({n.attrs.encoding for n in body if isinstance(n.attrs, Packed)}))
+        facts |= {f"{n.op.text}.dtype": n.type.dtype.text for n in body}
         facts |= {f"{n.op.text}.{k}": v for n in body for k, v in n.attrs.params().items()}
     for name, t in [*names, ("out", node.type)]:
         facts |= {f"{name}.dtype": t.dtype.text, f"{name}.rank": t.rank}

@@ -30,7 +30,7 @@ def _spec(isa: Isa) -> BackendSpec:
     from rlxpy.backends.cpu.control import refusal
     from rlxpy.backends.cpu.library import library
 
-    kernels, facts = KernelSearchPath((library(isa),)), {"isa": isa.name}
+    kernels, facts = KernelSearchPath((library(isa),)), {"isa": isa.name, "features": tuple(sorted(isa.features))}
     return BackendSpec(Device("cpu"), kernels, refusal(kernels, facts), fuses=frozenset({*FUSED_KINDS, "attention"}), host=KernelSearchPath((LIBRARY,)), staged=extension_row, facts=facts)
 
 

@@ -1,9 +1,10 @@
 """Instruction sets of generated C: what a CPU must have for each, and how compilers are asked for it."""
 from __future__ import annotations
 
+import ctypes
 import platform
 import subprocess
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -27,16 +28,20 @@ class Isa:
 
 @dataclass(frozen=True)
 class Extra:
-    """Instructions that some CPUs with the instruction set `base` have and kernels may ask for."""
+    """Instructions that some CPUs with the instruction set `base` have and kernels may ask for.
+
+    emulates: the extra that this one stands for in plain C, on any base: slow, for tests on any machine, used only where it is named."""
 
     name: str
     base: str
-    needs: str
-    flag: str
+    needs: frozenset[str]
+    flags: tuple[str, ...]
+    emulates: str = ""
 
 
 _AVX2 = frozenset({"avx2", "fma", "f16c"})
 _AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
+_AMX = frozenset({"amx_tile", "amx_bf16"})
 ISAS = (
     Isa("avx512", 16, "x86_64", _AVX512, ("-mavx2", "-mfma", "-mf16c", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512")),
     Isa("avx2", 8, "x86_64", _AVX2, ("-mavx2", "-mfma", "-mf16c")),
@@ -46,9 +51,12 @@ ISAS = (
     Isa("portable", 4),
 )
 EXTRAS = (
-    Extra("vnni", "avx512", "avx512_vnni", "-mavx512vnni"),
-    Extra("bf16", "avx512", "avx512_bf16", "-mavx512bf16"),
+    Extra("vnni", "avx512", frozenset({"avx512_vnni"}), ("-mavx512vnni",)),
+    Extra("bf16", "avx512", frozenset({"avx512_bf16"}), ("-mavx512bf16",)),
+    Extra("amx", "avx512", _AMX, ("-mamx-tile", "-mamx-bf16")),
+    Extra("amx_emulated", "", frozenset(), ("-DRLX_AMX_EMULATED",), emulates="amx"),
 )
+SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA = 158, 0x1023, 18
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
@@ -56,12 +64,12 @@ def available(machine: str | None = None, has: Iterable[str] | None = None) -> t
     """Instruction sets of this machine, or of one with these CPU flags, best first."""
     machine = machine or _MACHINES.get(platform.machine().lower(), platform.machine().lower())
     has = cpu_flags() if has is None else frozenset(has)
-    return tuple(_with_extras(isa, has) for isa in ISAS if isa.machine in (machine, "") and isa.needs <= has)
+    return tuple(_with(isa, [e for e in EXTRAS if e.base == isa.name and e.needs <= has]) for isa in ISAS if isa.machine in (machine, "") and isa.needs <= has)
 
 
-def _with_extras(isa: Isa, has: Set[str]) -> Isa:
-    found = [e for e in EXTRAS if e.base == isa.name and e.needs in has]
-    return replace(isa, flags=(*isa.flags, *(e.flag for e in found)), features=frozenset(e.name for e in found))
+def _with(isa: Isa, extras: Sequence[Extra]) -> Isa:
+    features = {e.name for e in extras} | {e.emulates for e in extras if e.emulates}
+    return replace(isa, flags=(*isa.flags, *(f for e in extras for f in e.flags)), features=frozenset(features))
 
 
 def named(text: str) -> Isa:
@@ -70,11 +78,11 @@ def named(text: str) -> Isa:
     base = next((isa for isa in ISAS if isa.name == name), None)
     if base is None:
         raise InputError(f"no instruction set {name!r}", why=f"near it: {nearest(name, [isa.name for isa in ISAS])}", fix=f"one of: {', '.join(isa.name for isa in ISAS)}")
-    known = {e.name: e for e in EXTRAS if e.base == name}
+    known = {e.name: e for e in EXTRAS if e.base in (name, "")}
     for f in features:
         if f not in known:
             raise InputError(f"{name} has no feature {f!r}", why=f"there are {', '.join(known) or 'none'}", fix=f"leave it out, or near it: {nearest(f, list(known))}")
-    return _with_extras(base, {known[f].needs for f in features})
+    return _with(base, [e for e in known.values() if e.name in features])
 
 
 def detect() -> Isa:
@@ -87,8 +95,9 @@ def detect() -> Isa:
         return usable[0]
     wanted = named(name)
     chosen = next((isa for isa in usable if isa.name == wanted.name), None)
-    if chosen is None or not wanted.features <= chosen.features:
-        needs = wanted.needs | {e.needs for e in EXTRAS if e.base == wanted.name and e.name in wanted.features}
+    real = wanted.features - {e.emulates for e in EXTRAS if e.name in wanted.features}
+    needs = wanted.needs.union(*(e.needs for e in EXTRAS if e.name in real))
+    if chosen is None or not needs <= cpu_flags():
         lacks = ", ".join(sorted(needs - cpu_flags())) or f"{wanted.machine} instructions on {platform.machine()}"
         raise InputError(f"this CPU cannot run {name}", why=f"it lacks {lacks}", fix=f"unset RLX_ISA, or one of: {', '.join(isa.name for isa in usable)}")
     return wanted if "+" in name else chosen
@@ -102,7 +111,13 @@ def cpu_flags() -> frozenset[str]:
     except OSError:
         words = _sysctl_lines() if platform.system() == "Darwin" else []
     first = next((line for line in words if line.partition(":")[0].strip() in ("flags", "Features")), "")
-    return frozenset(first.partition(":")[2].split())
+    found = frozenset(first.partition(":")[2].split())
+    return found if _may_use_tiles(found) else found - _AMX
+
+
+def _may_use_tiles(has: Set[str]) -> bool:
+    """Linux keeps the tile registers of a process that has asked for them, and of its threads and children."""
+    return has >= _AMX and platform.system() == "Linux" and ctypes.CDLL(None).syscall(SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0
 
 
 def _sysctl_lines() -> list[str]:

@@ -1,9 +1,11 @@
 """The CPU's kernel rows: which emitter serves which op, and what it asks of the operands."""
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 from rlxpy.backends.cpu import (
+    amx,
     attention,
     conv,
     elementwise,
@@ -33,6 +35,9 @@ ON_HOST: tuple[tuple[tuple[str, ...], str, tuple[Op, ...]], ...] = (  # element 
     (("c64", "c128"), "the scalar column's C is for real numbers", (
         Op.NEG, Op.SQUARE, Op.CAST, Op.ADD, Op.SUB, Op.MUL, Op.DIV, Op.EQ, Op.NE, Op.WHERE, Op.SUM, Op.PROD, Op.CUMSUM, Op.MATMUL, Op.PAD, Op.SCATTER_ADD)),
 )
+# products on AMX: how, the operands' type, and the numerics that permit it
+AMX = (("amx_x6", amx.X6, "f32", ("highest",)), ("amx_x3", amx.X3, "f32", ("high",)), ("amx_bf16", amx.BF16, "f32", ("medium", "low")),
+       ("amx", amx.BF16, "bf16", ("highest", "high", "medium", "low")))
 MOVEMENT = tuple(op for op in Op if op.row.view)
 
 
@@ -47,6 +52,7 @@ def library(isa: Isa) -> KernelLibrary:
         KernelRow("fused.elementwise", Op.FUSED, elementwise.emit, kind="elementwise", constraints=(inside,), doc="one loop nest, one write"),
         KernelRow("fused.reduce", Op.FUSED, reduction.emit, kind="reduce", constraints=(inside,), doc="a reduction with what feeds it"),
         *(KernelRow(op.text, op, reduction.emit, constraints=(number,)) for op in REDUCTIONS),
+        *_amx_rows(),
         KernelRow("matmul", Op.MATMUL, product, constraints=(number,), scratch_nbytes=panels, doc="register tiles, plain loops for integers"),
         *(KernelRow(f"fused.{kind}", Op.FUSED, product, kind=kind, constraints=(inside, Constraint("body.ops", "HAS", "matmul")),
                     scratch_nbytes=panels, doc="products and their epilogue")
@@ -82,3 +88,16 @@ def library(isa: Isa) -> KernelLibrary:
         KernelRow("size", Op.SIZE, movement.emit_size),
         KernelRow("random_bits", Op.RANDOM_BITS, random.emit_bits, doc="Threefry blocks in vectors"),
     ))
+
+
+def _amx_rows() -> Iterator[KernelRow]:
+    """Before the rows that any CPU has; up to 15 rows of results are not worth a tile."""
+    enough = Constraint("device.features", "HAS", "amx"), Constraint("out.shape[-2]", "REACHES", amx.TILE)
+    for name, scheme, dtype, numerics in AMX:
+        permitted, scratch = Constraint("device.numerics", "IN", numerics), partial(amx.scratch_nbytes, scheme)
+        doc = "planes of bf16 on matrix units" if scheme.planes > 1 else "bf16 on matrix units"
+        yield KernelRow(f"matmul.{name}", Op.MATMUL, amx.emitter(scheme), constraints=(*enough, permitted, Constraint("out.dtype", "EQ", dtype)), priority=1,
+                        scratch_nbytes=scratch, doc=doc)
+        for kind in ("matmul", "gated_mlp"):
+            yield KernelRow(f"fused.{kind}.{name}", Op.FUSED, amx.emitter(scheme), kind=kind, priority=1, scratch_nbytes=scratch, doc=f"{doc}, and their epilogue", constraints=(
+                *enough, permitted, Constraint("body.ops", "HAS", "matmul"), Constraint("matmul.dtype", "EQ", dtype), Constraint("body.dtypes", "WITHIN", NUMBERS)))

@@ -9,7 +9,7 @@ from rlxpy.backends.cpu.isa import Isa
 from rlxpy.backends.cpu.kernel import Emitter, Kernel, Operand, Site, symbols_used
 from rlxpy.backends.cpu.loops import aligned, nest
 from rlxpy.backends.cpu.packing import Form, Packed, Panels
-from rlxpy.backends.cpu.products import Products, Walk, epilogue, products, walk
+from rlxpy.backends.cpu.products import Products, batch_offset, epilogue, products, walk
 from rlxpy.backends.memory import ALIGN_NBYTES
 from rlxpy.backends.templates import render
 from rlxpy.ir.attrs import Fused
@@ -79,12 +79,18 @@ def emitter(isa: Isa) -> Emitter:
 
 def scratch_nbytes(isa: Isa, graph: Graph, node: Node) -> int:
     """Memory for a left operand made wide and for right operands that are no weights, in panels."""
-    body, inputs = node.attrs.body if isinstance(node.attrs, Fused) else None, node.inputs
-    pairs = [n.inputs for n in body if n.op is Op.MATMUL] if body else [inputs]
-    outer = dict(zip((n.refs[0] for n in body.inputs), inputs, strict=True)) if body else {r: r for r in inputs}
-    left, rights = outer[pairs[0][0]], [outer[p[1]] for p in pairs]
+    left, rights = ends(graph, node)
     tile = tile_of(isa, graph.type(left).dtype)
     return sum(_pieces(tile, graph.type(left), [graph.type(r) for r in rights if not is_weight(graph, r)])) if tile else 0
+
+
+def ends(graph: Graph, node: Node) -> tuple[Ref, list[Ref]]:
+    """The left operand of a node's products, and the right ones."""
+    if not isinstance(node.attrs, Fused):
+        return node.inputs[0], [node.inputs[1]]
+    outer = dict(zip((n.refs[0] for n in node.attrs.body.inputs), node.inputs, strict=True))
+    pairs = [n.inputs for n in node.attrs.body if n.op is Op.MATMUL]
+    return outer[pairs[0][0]], [outer[right] for _, right in pairs]
 
 
 def is_weight(graph: Graph, r: Ref) -> bool:
@@ -172,11 +178,6 @@ def _tiled(site: Site, tile: Tile, p: Products, left: Operand, rights: tuple[str
     weights = tuple(f"const {ctext.storage(tile.kept)} *restrict w{k}" for k in range(len(rights)))
     count = f"{ctext.dim(w.count)}*rlx_ceil_quotient({rows}, {block})*rlx_groups_{tile.kept.text}({columns}, {depth})"
     return Kernel((*weights, *params(operands, site.out)), text, (*rights, *arguments(operands, site.out)), count, symbols_used(site), needs=(tile.text,))
-
-
-def batch_offset(w: Walk, operand: int) -> str:
-    """C for where operand (0 the left one) is at batch indices i0, i1, ..: elements of the left one, matrices of a right one."""
-    return " + ".join(f"i{k}*{ctext.dim(s)}" for k, s in enumerate(w.batch.strides[operand]) if s != 0) or "0"
 
 
 def plain(site: Site, p: Products) -> Kernel:

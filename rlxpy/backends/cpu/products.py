@@ -74,6 +74,11 @@ def walk(p: Products, left: Operand) -> Walk:
     return Walk(nest(lead, tuple(steps)), rows, row_step, left.layout.strides[-1])
 
 
+def batch_offset(w: Walk, operand: int) -> str:
+    """C for where operand (0 the left one) is at batch indices i0, i1, ..: elements of the left one, matrices of a right one."""
+    return " + ".join(f"i{k}*{ctext.dim(s)}" for k, s in enumerate(w.batch.strides[operand]) if s != 0) or "0"
+
+
 def left_rows(left: Operand) -> Dim | None:
     """Elements from one row of [.., k] to the next, when all leading axes are one walk and rows have stride 1."""
     if left.layout.strides[-1] != 1 and left.shape[-1] != 1:
