@@ -37,6 +37,7 @@ class CompiledGraph:
         self._declared = {n.name: n for n in source.params}
         self._runtime_params = {n.name for n in plan.graph.params}
         self._state = executable.new_state()
+        self._results = tuple((t.shape, t.dtype.numpy) for t in source.output_types)
         self._params_lock = threading.Lock()
         self._extremes = tuple((n, a, n_shape[a]) for n in source if n.op in (Op.MAX, Op.MIN, Op.ARGMAX, Op.ARGMIN)
                                for n_shape in (source.type(n.inputs[0]).shape,) for a in getattr(n.attrs, "axes", (getattr(n.attrs, "axis", 0),)) if lower(n_shape[a]) == 0)
@@ -50,7 +51,7 @@ class CompiledGraph:
         sizes: symbols that no input's shape tells.  Raises InputError for anything that does not fit."""
         arrays, known = gather_inputs(self.source, inputs, named, {} if sizes is None else sizes)
         self._refuse_empty(known)
-        outputs = tuple(np.empty(bind(t.shape, known), t.dtype.numpy) for t in self.source.output_types)
+        outputs = tuple([np.empty(bind(shape, known), dtype) for shape, dtype in self._results])
         self._executable.run(arrays, known, outputs, self._state if state is None else state)
         return outputs[0] if len(outputs) == 1 else outputs
 
@@ -75,7 +76,7 @@ class CompiledGraph:
             raise InputError(f"device {self.device} has no profile", why=f"{type(self._executable).__name__} cannot tell the time of a launch", fix="device='cpu' or 'reference'")
         arrays, known = gather_inputs(self.source, inputs, named, {} if sizes is None else sizes)
         self._refuse_empty(known)
-        outputs = tuple(np.empty(bind(t.shape, known), t.dtype.numpy) for t in self.source.output_types)
+        outputs = tuple([np.empty(bind(shape, known), dtype) for shape, dtype in self._results])
         return self._executable.profile(arrays, known, outputs, self._state if state is None else state)
 
     def _refuse_empty(self, sizes: Mapping[str, int]) -> None:

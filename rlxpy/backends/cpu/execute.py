@@ -176,7 +176,7 @@ class CpuGraph:
         for spot, buffer, given in zip(bound.inputs, self.program.lent, inputs, strict=False):
             if buffer not in lent:
                 spot.view(spaces, fixed)[...] = given
-        places = [lent[b].ctypes.data if b in lent else own for b, own in zip(self.program.lent, m.lent, strict=True)]
+        places = [lent[b].__array_interface__["data"][0] if b in lent else own for b, own in zip(self.program.lent, m.lent, strict=True)]
         block = self._block()
         block.begin(places, bound.sizes, m.log_address, 0)
         try:
