@@ -15,6 +15,7 @@ class Weights(Enum):
     auto = "auto"
     packed = "packed"
     dense = "dense"
+    int8 = "int8"
 
 
 class Cache(Enum):
@@ -33,7 +34,7 @@ class HowExact(Enum):
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, a Hugging Face folder, or a model name: `rlx models` lists some.")]
 Devices = Annotated[str | None, typer.Option("--device", metavar="NAMES", help="Devices to try, in order, with commas between.  Default: RLX_DEVICE.")]
-Packing = Annotated[Weights | None, typer.Option("--weights", help="Quantised weights in memory: packed, dense, or what runs faster here.")]
+Packing = Annotated[Weights | None, typer.Option("--weights", help="Weights in memory: packed, dense, or what runs faster here; int8 rounds matrices and activations.")]
 KeysAndValues = Annotated[Cache | None, typer.Option("--cache", help="Keys and values in memory: floats, or int8 with a scale for 32; default f32.")]
 Numerics = Annotated[HowExact | None, typer.Option("--numerics", help="How exact f32 products are; default: RLX_NUMERICS, else highest.")]
 ProfileFile = Annotated[Path | None, typer.Option("--profile", metavar="FILE", help="A *.rlx.toml file of options; those given here win.")]

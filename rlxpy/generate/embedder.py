@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from rlxpy.compiler.compiled import CompiledGraph
-from rlxpy.compiler.options import CompileOptions
 from rlxpy.compiler.session import compile
 from rlxpy.errors import InputError, LoadError
 from rlxpy.flow.families import ENCODERS, BertConfig, bert
-from rlxpy.generate.opened import open_model
+from rlxpy.generate.opened import asked, open_model
 from rlxpy.generate.tokenizer import Tokenizer
 from rlxpy.ir.dtypes import Array
 
@@ -39,9 +38,11 @@ class Embedder:
 
     @classmethod
     def load(cls, path: str | Path, *, device: str | Sequence[str] | None = None, batch: int = DEFAULT_BATCH, length: int | None = None,
-             weights: str = "auto", debug: bool | None = None) -> Embedder:
-        """From a Hugging Face folder (with sentence-transformers' pooling, where it says one) or a GGUF file.  Raises LoadError."""
-        model = open_model(Path(path), ENCODERS)
+             weights: str = "auto", numerics: str | None = None, debug: bool | None = None) -> Embedder:
+        """From a Hugging Face folder (with sentence-transformers' pooling, where it says one) or a GGUF file.  Raises LoadError.
+
+        weights, numerics: as in CompileOptions; weights="int8" rounds matrices of floats to int8, and activations too unless `numerics` says otherwise."""
+        model, options = asked(open_model(Path(path), ENCODERS), weights, numerics, debug)
         config = BertConfig.of({**model.config, **pooling(Path(path), model.weights.metadata)})
         own = min(config.max_position_embeddings, model.tokenizer.max_length or config.max_position_embeddings)
         length = own if length is None else length
@@ -50,7 +51,7 @@ class Embedder:
         prefix = "bert." if "bert.embeddings.word_embeddings.weight" in model.weights else ""
         built = bert(config, max_batch=batch, max_length=length).with_prefix(prefix).build(model.weights)
         model.check_complete(built)
-        graph = compile(built.graph, built.params, device=device, options=CompileOptions(weights=weights, debug=debug))
+        graph = compile(built.graph, built.params, device=device, options=options)
         return cls(graph, model.tokenizer, batch=batch, length=length)
 
     def embed(self, texts: Sequence[str]) -> Embeddings:

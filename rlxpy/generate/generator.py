@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 
 from rlxpy.compiler.compiled import CompiledGraph
-from rlxpy.compiler.options import CompileOptions
 from rlxpy.compiler.session import compile
 from rlxpy.errors import InputError
 from rlxpy.flow.families import DECODERS, LlamaConfig, llama
 from rlxpy.generate.chat import render
-from rlxpy.generate.opened import OpenedModel, open_model
+from rlxpy.generate.opened import OpenedModel, asked, open_model
 from rlxpy.generate.sampling import Sampler
 from rlxpy.generate.stops import StopConditions, StopReason
 from rlxpy.generate.stream import TextStream
@@ -102,21 +101,23 @@ class Generator:
 
     @classmethod
     def load(cls, path: str | Path, *, device: str | Sequence[str] | None = None, context: int | None = None, chunk: int | None = None,
-             weights: str = "auto", cache: str = "f32", debug: bool | None = None) -> Generator:
+             weights: str = "auto", numerics: str | None = None, cache: str = "f32", debug: bool | None = None) -> Generator:
         """From a GGUF file or a Hugging Face folder.  Raises LoadError naming what the model needs and rlxpy lacks.
 
-        weights: as CompileOptions.weights.  cache: how keys and values are kept: f32, bf16, f16, or q8_0 (int8 with a scale for 32)."""
-        return cls.of(open_model(Path(path), DECODERS), device=device, context=context, chunk=chunk, weights=weights, cache=cache, debug=debug)
+        weights, numerics: as in CompileOptions; weights="int8" rounds matrices of floats to int8, and activations too unless `numerics` says otherwise.
+        cache: how keys and values are kept: f32, bf16, f16, or q8_0 (int8 with a scale for 32)."""
+        return cls.of(open_model(Path(path), DECODERS), device=device, context=context, chunk=chunk, weights=weights, numerics=numerics, cache=cache, debug=debug)
 
     @classmethod
     def of(cls, model: OpenedModel, *, device: str | Sequence[str] | None = None, context: int | None = None, chunk: int | None = None,
-           weights: str = "auto", cache: str = "f32", debug: bool | None = None) -> Generator:
+           weights: str = "auto", numerics: str | None = None, cache: str = "f32", debug: bool | None = None) -> Generator:
+        model, options = asked(model, weights, numerics, debug)
         config = LlamaConfig.of(model.config)
         context = min(DEFAULT_CONTEXT, config.max_position_embeddings) if context is None else context
         chunk = DEFAULT_CHUNK if chunk is None else chunk
         built = llama(config, context=context, chunk=chunk, cache=cache).build(model.weights)
         model.check_complete(built)
-        graph = compile(built.graph, built.params, device=device, options=CompileOptions(weights=weights, debug=debug))
+        graph = compile(built.graph, built.params, device=device, options=options)
         return cls(graph, config, model.tokenizer, context=context, chunk=min(chunk, context))
 
     def chat_prompt(self, messages: Sequence[dict[str, str]]) -> str:

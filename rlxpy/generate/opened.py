@@ -2,14 +2,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rlxpy import settings
+from rlxpy.compiler.options import CompileOptions
 from rlxpy.errors import LoadError
 from rlxpy.flow.core import BuiltModel
 from rlxpy.flow.families import check_supported
-from rlxpy.flow.weights import WeightSource, huggingface_view, model_config, open_weights
+from rlxpy.flow.weights import Rounded, WeightSource, huggingface_view, model_config, open_weights
 from rlxpy.generate.tokenizer import Tokenizer
 
 # what checkpoints carry beside what a forward pass needs: position buffers, rope tables, BERT's pooler and pre-training heads
@@ -39,3 +41,16 @@ def open_model(path: Path, wanted: tuple[str, ...]) -> OpenedModel:
     if "general.architecture" in source.metadata:
         return OpenedModel(path, config, huggingface_view(source), Tokenizer.from_gguf(source.metadata))
     return OpenedModel(path, config, source, Tokenizer.from_folder(path))
+
+
+INT8 = "q8_0"  # signed bytes, an f16 scale for every 32 of them
+
+
+def asked(model: OpenedModel, weights: str, numerics: str | None, debug: bool | None) -> tuple[OpenedModel, CompileOptions]:
+    """The model and the options that a caller's words stand for.
+
+    weights: as CompileOptions has them, or "int8": matrices are rounded to int8 at load and stay packed, and activations are rounded too
+    unless `numerics` says otherwise.  numerics: None is RLX_NUMERICS."""
+    if weights == "int8":
+        return replace(model, weights=Rounded(model.weights, INT8)), CompileOptions(weights="packed", numerics=numerics or "low", debug=debug)
+    return model, CompileOptions(weights=weights, numerics=numerics or settings.setting("numerics"), debug=debug)

@@ -10,7 +10,7 @@ from rlxpy.backends.cpu.elementwise import body_of
 from rlxpy.backends.cpu.isa import Isa
 from rlxpy.backends.cpu.kernel import Emitter, Kernel, Operand, Site, symbols_used
 from rlxpy.backends.cpu.loops import aligned
-from rlxpy.backends.cpu.quant import decoder
+from rlxpy.backends.cpu.quant import readers
 from rlxpy.backends.templates import render
 from rlxpy.ir.attrs import Attend, Packed
 from rlxpy.ir.dims import Dim, Shape, exact_quotient, lower, product, upper
@@ -126,7 +126,7 @@ def _emit(call: Call, site: Site, isa: Isa) -> Kernel | tuple[Kernel, ...]:
     is_few = f"{ctext.dim(rows)} <= {few}"
     pairs, used = ctext.dim(product((b, g))), symbols_used(site)
     parts, chunks = f"rlx_ceil_quotient({ctext.dim(s)}, {PART_KEYS})", f"rlx_ceil_quotient({ctext.dim(rows)}, {facts['rows']})"
-    needs = tuple(decoder(name) for name in sorted(frozenset[str]().union(*(x.needs for x in facts["sources"]))))
+    needs = readers([encoding(name) for x in facts["sources"] for name in x.needs], isa)
     scratch, shared = ("char *scratch",), (site.scratch or "arena",)  # nothing is left where there are no rows or no keys
 
     def text(name: str, key: str) -> str:

@@ -77,10 +77,8 @@ class Cpu:
         """The C of a plan that was made for this instruction set."""
         from rlxpy.backends.cpu.build import prelude
         from rlxpy.backends.cpu.program import write
-        from rlxpy.backends.cpu.quant import LEFT_ROWS
 
-        head = "\n".join([prelude(), f"enum {{ RLX_SYMBOLS = {len(plan.graph.symbols)} }};", read("cpu/runtime.h"), render("cpu/order.h.j2"), read("cpu/attention.h"),
-                             render("cpu/dots.h.j2", MR=LEFT_ROWS, VL=isa.vector)])
+        head = "\n".join([prelude(), f"enum {{ RLX_SYMBOLS = {len(plan.graph.symbols)} }};", read("cpu/runtime.h"), render("cpu/order.h.j2"), read("cpu/attention.h")])
         return write(plan, head, emitter_of)
 
 

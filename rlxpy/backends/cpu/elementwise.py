@@ -56,9 +56,9 @@ def unravel(outer: Shape, row: str = "r") -> list[str]:
     return lines
 
 
-def params(ins: tuple[Operand, ...], *outs: Operand) -> tuple[str, ...]:
+def params(ins: tuple[Operand, ...], *outs: Operand, first: int = 0) -> tuple[str, ...]:
     names = ["y"] if len(outs) == 1 else [f"y{k}" for k in range(len(outs))]
-    return (*(f"const {o.c} *restrict x{k}" for k, o in enumerate(ins)), *(f"{o.c} *restrict {n}" for o, n in zip(outs, names, strict=True)))
+    return (*(f"const {o.c} *restrict x{k}" for k, o in enumerate(ins, first)), *(f"{o.c} *restrict {n}" for o, n in zip(outs, names, strict=True)))
 
 
 def arguments(ins: tuple[Operand, ...], *outs: Operand) -> tuple[str, ...]:

@@ -52,6 +52,8 @@ ISAS = (
 )
 EXTRAS = (
     Extra("vnni", "avx512", frozenset({"avx512_vnni"}), ("-mavx512vnni",)),
+    Extra("vnni", "avx2", frozenset({"avx_vnni"}), ("-mavxvnni",)),
+    Extra("dotprod", "neon", frozenset({"asimddp"}), ("-march=armv8.2-a+dotprod",)),
     Extra("bf16", "avx512", frozenset({"avx512_bf16"}), ("-mavx512bf16",)),
     Extra("amx", "avx512", _AMX, ("-mamx-tile", "-mamx-bf16")),
     Extra("amx_emulated", "", frozenset(), ("-DRLX_AMX_EMULATED",), emulates="amx"),

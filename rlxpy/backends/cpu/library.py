@@ -7,6 +7,7 @@ from functools import partial
 from rlxpy.backends.cpu import (
     amx,
     attention,
+    blocks,
     conv,
     elementwise,
     encode,
@@ -45,8 +46,8 @@ def library(isa: Isa) -> KernelLibrary:
     number, single = Constraint("out.dtype", "IN", NUMBERS), Constraint("out.dtype", "EQ", "f32")
     read, inside = Constraint("in0.dtype", "IN", NUMBERS), Constraint("body.dtypes", "WITHIN", NUMBERS)
     floating = Constraint("out.dtype", "IN", FLOATS)
-    product, packed = matmul.emitter(isa), quant.emitter(isa)
-    panels = partial(matmul.scratch_nbytes, isa)
+    product, packed, rounded = matmul.emitter(isa), quant.emitter(isa), quant.int8_emitter(isa)
+    panels, low = partial(matmul.scratch_nbytes, isa), Constraint("device.numerics", "EQ", "low")
     return KernelLibrary("cpu", (
         *(KernelRow(op.text, op, elementwise.emit, constraints=(number, read), doc="one loop nest") for op in Op if op in ELEMENTWISE),
         KernelRow("fused.elementwise", Op.FUSED, elementwise.emit, kind="elementwise", constraints=(inside,), doc="one loop nest, one write"),
@@ -57,14 +58,18 @@ def library(isa: Isa) -> KernelLibrary:
         *(KernelRow(f"fused.{kind}", Op.FUSED, product, kind=kind, constraints=(inside, Constraint("body.ops", "HAS", "matmul")),
                     scratch_nbytes=panels, doc="products and their epilogue")
           for kind in ("matmul", "gated_mlp")),
-        *(KernelRow(f"fused.q{kind}", Op.FUSED, packed, kind=kind, constraints=(single, Constraint("qmatmul.encoding", "IN", quant.BLOCKS)),
+        *(KernelRow(f"fused.q{kind}", Op.FUSED, packed, kind=kind, constraints=(single, Constraint("qmatmul.encoding", "IN", blocks.BLOCKS)),
                     doc="products with packed weights and their epilogue") for kind in ("matmul", "gated_mlp")),
-        KernelRow("qmatmul", Op.QMATMUL, packed, constraints=(single, Constraint("attrs.encoding", "IN", quant.BLOCKS)), doc="weights decoded four rows at a time"),
+        *(KernelRow(f"fused.q{kind}.int8", Op.FUSED, rounded, kind=kind, constraints=(single, low, Constraint("qmatmul.encoding", "IN", blocks.BLOCKS)), priority=1,
+                    scratch_nbytes=quant.scratch_nbytes, doc="left rows rounded to int8") for kind in ("matmul", "gated_mlp")),
+        KernelRow("qmatmul.int8", Op.QMATMUL, rounded, constraints=(single, low, Constraint("attrs.encoding", "IN", blocks.BLOCKS)), priority=1,
+                  scratch_nbytes=quant.scratch_nbytes, doc="left rows rounded to int8"),
+        KernelRow("qmatmul", Op.QMATMUL, packed, constraints=(single, Constraint("attrs.encoding", "IN", blocks.BLOCKS)), doc="weights decoded in registers, or by panels"),
         KernelRow("conv", Op.CONV, conv.emitter(isa), constraints=(number,), scratch_nbytes=conv.scratch_nbytes, doc="gathered windows through register tiles, or row by row"),
         KernelRow("fused.conv", Op.FUSED, conv.emitter(isa), kind="conv", constraints=(inside,), scratch_nbytes=conv.scratch_nbytes, doc="a convolution and its epilogue"),
         *(KernelRow(op.text, op, pool.emit_pool, constraints=(number,), doc="tap by tap into a run of results") for op in (Op.MAX_POOL, Op.AVG_POOL)),
         KernelRow("resize", Op.RESIZE, pool.emit_resize, constraints=(number,), doc="places along the last axis once for many rows"),
-        KernelRow("dequantize", Op.DEQUANTIZE, quant.emit_dequantize, constraints=(Constraint("attrs.encoding", "IN", quant.BLOCKS),)),
+        KernelRow("dequantize", Op.DEQUANTIZE, quant.dequantizer(isa), constraints=(Constraint("attrs.encoding", "IN", blocks.BLOCKS),)),
         KernelRow("quantize", Op.QUANTIZE, encode.emit, constraints=(Constraint("attrs.encoding", "EQ", encode.ENCODING), Constraint("in0.dtype", "IN", ("f32", "f16", "bf16"))),
                   doc="block by block"),
         *(KernelRow(op.text, op, rows.emit_rows, constraints=(floating, Constraint("attrs.axis", "EQ", -1)), doc="row by row") for op in (Op.SOFTMAX, Op.LOG_SOFTMAX)),
@@ -72,7 +77,7 @@ def library(isa: Isa) -> KernelLibrary:
         *(KernelRow(name, op, attention.emitter(isa), ("q", "k", "v", "mask"), kind=kind, scratch_nbytes=attention.scratch_nbytes(isa), constraints=(
             Constraint("out.dtype", "IN", ("f32", "f16", "bf16")), *(Constraint(f"{x}.shape[3]", "LE", attention.MOST_CHANNELS) for x in "qv"), *more), doc=doc)
           for name, op, kind, more, doc in (("attention", Op.ATTENTION, "", (), "online softmax by tiles, or split over keys"),
-                                            ("fused.attention", Op.FUSED, "attention", (Constraint("body.encodings", "WITHIN", quant.BLOCKS),), "narrow or packed keys and values"))),
+                                            ("fused.attention", Op.FUSED, "attention", (Constraint("body.encodings", "WITHIN", blocks.BLOCKS),), "narrow or packed keys and values"))),
         KernelRow("rope", Op.ROPE, rope.emit, constraints=(floating,), doc="angles in f64"),
         *(KernelRow(op.text, op, movement.emit_copy, doc="a copy, where no view says it") for op in MOVEMENT),
         KernelRow("concat", Op.CONCAT, movement.emit_concat),

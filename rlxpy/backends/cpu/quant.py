@@ -1,116 +1,126 @@
-"""Packed weights in C: one decoder a block encoding, written from the encoding's own description; products and embeddings on it."""
+"""Kernels of packed weights: products that decode in registers or by panels, embeddings' rows, and whole matrices."""
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
 
-from rlxpy.backends.cpu import ctext
+from rlxpy.backends.cpu import ctext, int8
+from rlxpy.backends.cpu.blocks import groups, levels, tables, wide
 from rlxpy.backends.cpu.elementwise import arguments, body_of, params, unravel
 from rlxpy.backends.cpu.isa import Isa
 from rlxpy.backends.cpu.kernel import Emitter, Kernel, Operand, Site, symbols_used
+from rlxpy.backends.cpu.matmul import Tile, tile_columns, tile_rows
 from rlxpy.backends.cpu.products import epilogue, left_rows
-from rlxpy.backends.templates import render
+from rlxpy.backends.templates import read, render
 from rlxpy.errors import LegaliseError
-from rlxpy.ir.dims import product
+from rlxpy.ir.attrs import Fused
+from rlxpy.ir.dims import product, upper
 from rlxpy.ir.dtypes import DType
-from rlxpy.ir.encoding import ENCODINGS, Encoding, Field, encoding
+from rlxpy.ir.encoding import Encoding, encoding
+from rlxpy.ir.graph import Graph, Node
 from rlxpy.ir.op import Op
 
-SHORTEST_SIMD = 8  # steps of a loop from which vectors pay; unasked, gcc unrolls these loops whole and picks bytes one by one
-LEFT_ROWS = 3  # rows of the left operand in registers beside four weight rows
-# one plane of whole blocks, one number a code: what the C decoder reads
-BLOCKS = tuple(e.name for e in ENCODINGS.values()
-               if e.is_packed and len(e.stored) == 1 and e.block >= 32 and not (e.sign or e.zero or e.transform) and all(f.span == 1 for f in e.fields))
+FEW_ROWS = 24        # rows of the left operand below which decoding anew for every four costs less than a panel
+FEW_INT8_ROWS = 5
+ROW_BLOCK = 192      # rows of the left operand that a task takes through a panel
+PANEL_DEPTH = 2048   # of a panel of floats: 128 KiB with AVX2, 256 KiB with AVX-512
+COLUMNS_PER_TASK = 32
+AHEAD_NBYTES = 4096  # prefetched before they are read: a page of a stream
 
 
-@cache
-def decoder(name: str) -> str:
-    """`rlx_decode_NAME(record, out)`: one block to f32, the encoding's fields in its order: code, scales, minimums."""
-    e = encoding(name)
-    lines = [f"static inline void rlx_decode_{name}(const u8 *restrict r, f32 *restrict out) {{"]
-    fields = {"code": e.code, **{f"scale{k}": f for k, f in enumerate(e.scales)}, **{f"min{k}": f for k, f in enumerate(e.mins)}}
-    for label, f in fields.items():
-        lines += _table(label, f) + _bits(label, f)
-    for label, f in fields.items():
-        if label != "code":
-            lines += [f"  f32 {label}_v[{f.count}];", f"  for (int i = 0; i < {f.count}; i++) {label}_v[i] = {_worth(label, f)};"]
-    lines += [f"  for (int g = 0; g < {_groups(e)}; g++) {{", *_group(e), "  }", "}"]
-    return "\n".join(lines) + "\n"
+@dataclass(frozen=True)
+class Way:
+    """How a product reads its operands: the left rows' C type, width of a panel, height of a tile, and the functions of every encoding."""
 
-
-def _groups(e: Encoding) -> int:
-    """Runs of elements that share every scale and minimum."""
-    return max(f.count for f in (*e.scales, *e.mins))
-
-
-def _group(e: Encoding) -> list[str]:
-    groups = _groups(e)
-    size = e.block // groups
-
-    def at(label: str, f: Field) -> str:
-        return f"{label}_v[g/{groups // f.count}]" if f.count > 1 else f"{label}_v[0]"
-
-    scale = [at(f"scale{k}", f) for k, f in enumerate(e.scales)]
-    least = [at(f"min{k}", f) for k, f in enumerate(e.mins)]
-    lines = [f"    const f32 s{k} = {s};" for k, s in enumerate(scale)] + ([f"    const f32 m = {'*'.join(least)};"] if least else [])
-    worth = _worth("code", e.code).replace("[i]", f"[g*{size} + i]")
-    value = "*".join([worth, *(f"s{k}" for k in range(len(scale)))]) + (" - m" if least else "")
-    return [*lines, "    RLX_SIMD", f"    for (int i = 0; i < {size}; i++) out[g*{size} + i] = {value};"]
-
-
-def _bits(label: str, f: Field) -> list[str]:
-    word = f"u{8 * f.word.itemsize}"
-    lines = [f"  {word} {label}[{f.count}];"]
-    seen: set[int] = set()
-    for p in f.pieces:
-        elements = range(p.elements.start, p.elements.stop, p.element_step)
-        fresh = not seen & set(elements)
-        seen |= set(elements)
-        part = f"r[{p.byte} + i*{p.byte_step}]"
-        part = f"({part} >> {p.shift})" if p.shift else part
-        part = f"({part} & {2**p.width - 1})" if p.shift + p.width < 8 else part
-        part = f"(({word}){part} << {p.left})" if p.left else part
-        loop = f"for (int i = 0; i < {p.count}; i++) {label}[{p.element} + i*{p.element_step}] {'=' if fresh else '|='} ({word}){part};"
-        lines += ["  RLX_SIMD", f"  {loop}"] if p.count >= SHORTEST_SIMD else [f"  {loop}"]
-    return lines
-
-
-def _table(label: str, f: Field) -> list[str]:
-    if not f.table:
-        return []
-    entries = ", ".join(ctext.literal(v, DType.F32) for v in f.table)
-    return [f"  static const f32 {label}_table[{len(f.table)}] = {{{entries}}};"]
-
-
-def _worth(label: str, f: Field) -> str:
-    if f.table:
-        return f"{label}_table[{label}[i]]"
-    bits = f"{label}[i]"
-    text = f"(f32){bits}" if f.dtype is None else f"(f32)({f.dtype.text}){bits}" if f.dtype.is_integer else f"rlx_load_{f.dtype.text}({bits})"
-    text = f"({text} - {ctext.literal(f.zero, DType.F32)})" if f.zero else text
-    return f"({text}*{ctext.literal(f.factor, DType.F32)})" if f.factor != 1 else text
+    T: str
+    few: int
+    MR: int
+    NR: int
+    panel: str
+    dots: str
+    tile: str
 
 
 def emitter(isa: Isa) -> Emitter:
-    return lambda site: _emit(site)
+    """Floats times decoded weights."""
+    return lambda site: _floats(site, isa)
 
 
-def _emit(site: Site) -> Kernel:
+def int8_emitter(isa: Isa) -> Emitter:
+    """Left rows rounded to int8, then whole numbers times the codes as they are stored."""
+    return lambda site: _int8(site, isa)
+
+
+@cache
+def reader(name: str, isa: Isa) -> str:
+    """C functions that read one encoding as floats."""
+    e = encoding(name)
+    parts = [{"scale": g.scale, "least": g.least, "chunks": [(k, wide(e, k, isa.vector)) for k in range(g.first, g.first + g.size, isa.vector)]} for g in groups(e)]
+    return render("cpu/blocks.h.j2", name=name, block=e.block, nbytes=e.block_nbytes, levels=levels(e), groups=parts, VL=isa.vector, NR=tile_columns(isa), ahead=AHEAD_NBYTES)
+
+
+def needs(encodings: Iterable[Encoding], functions: Callable[[str], str]) -> tuple[str, ...]:
+    """C that a kernel of these encodings calls."""
+    names = sorted({e.name for e in encodings})
+    return () if not names else (read("cpu/packed.h"), *(t for n in names if (t := "\n".join(tables(encoding(n))))), *map(functions, names))
+
+
+def readers(encodings: Iterable[Encoding], isa: Isa) -> tuple[str, ...]:
+    return needs(encodings, lambda name: reader(name, isa))
+
+
+def _floats(site: Site, isa: Isa) -> Kernel:
+    left, encodings, depth = _operands(site)
+    split, step = depth > PANEL_DEPTH, left_rows(left)
+    way = Way("f32", FEW_ROWS, tile_rows(isa), tile_columns(isa), "rlx_panel_{}", "rlx_dots_{}", "rlx_tile_f32(height, 1, depth, x, {lda}, 1, panel{p}, c{p})")
+    panel = [min(depth, PANEL_DEPTH)*way.NR]*len(encodings)
+    return _product(site, way, left, left.pointer, ctext.dim(step if step is not None else depth), panel, (Tile(isa, DType.F32, DType.F32).text, *readers(encodings, isa)),
+                    split=split, gather=_gathered(left, depth) if step is None else [])
+
+
+def _int8(site: Site, isa: Isa) -> tuple[Kernel, Kernel]:
+    left, encodings, depth = _operands(site)
+    span = int8.span(encodings)
+    way = Way("u8", FEW_INT8_ROWS, 4, int8.lanes(isa), f"rlx_panel8_{{}}_{span}", f"rlx_dots8_{{}}_{span}", f"rlx_tile8_{{name}}_{span}(height, depth, x, {{lda}}, panel{{p}}, c{{p}})")
+    panel = [depth // 32*int8.panel_nbytes(e, isa) for e in encodings]
+    needed = needs(encodings, lambda name: int8.reader(name, isa, span, AHEAD_NBYTES))
+    product_ = _product(site, way, left, f"(const u8 *)({site.scratch})", str(int8.row_nbytes(depth, span)), panel, needed)
+    return int8.round_rows(site, left, depth, span), product_
+
+
+def scratch_nbytes(graph: Graph, node: Node) -> int:
+    """Memory for the rounded left rows, at the largest sizes."""
+    nodes = node.attrs.body if isinstance(node.attrs, Fused) else (node,)
+    depth = next(n.attrs.shape[1] for n in nodes if n.op is Op.QMATMUL)  # type: ignore[attr-defined]
+    return upper(product(node.type.shape[:-1]))*int8.row_nbytes(depth, 16)
+
+
+def _operands(site: Site) -> tuple[Operand, list[Encoding], int]:
+    """The left operand, the encodings of the weights, and the depth."""
+    body = body_of(site)
+    products = [n for n in body if n.op is Op.QMATMUL]
+    inputs = {n.refs[0]: o for n, o in zip(body.inputs, site.ins, strict=True)}
+    return inputs[products[0].inputs[0]], [encoding(p.attrs.encoding) for p in products], products[0].attrs.shape[1]  # type: ignore[attr-defined]
+
+
+def _product(site: Site, way: Way, left: Operand, x: str, lda: str, panel_numel: list[int], needed: tuple[str, ...], *, split: bool = False, gather: Sequence[str] = ()) -> Kernel:
     body = body_of(site)
     products = tuple(n for n in body if n.op is Op.QMATMUL)
     inputs = {n.refs[0]: o for n, o in zip(body.inputs, site.ins, strict=True)}
-    left, weights = inputs[products[0].inputs[0]], [inputs[p.inputs[1]] for p in products]
-    encodings = [encoding(p.attrs.encoding) for p in products]  # type: ignore[attr-defined]
+    weights, encodings = [inputs[p.inputs[1]] for p in products], [encoding(p.attrs.encoding) for p in products]  # type: ignore[attr-defined]
     n, depth = products[0].attrs.shape  # type: ignore[attr-defined]
-    parts = epilogue(site, body, products, lambda p: f"c{p}[i*4 + jj]")
-    rows, step = product(left.shape[:-1]), left_rows(left)
-    text = render("cpu/qmatmul.c.j2", M=ctext.dim(rows), N=n, K=depth, MR=LEFT_ROWS, lda=ctext.dim(step if step is not None else depth), gather=_gathered(left, depth) if step is None else [],
-                  products=len(products),
-                  row=parts.row, inner=parts.inner, encoding=[e.name for e in encodings], block=[e.block for e in encodings],
-                  block_nbytes=[e.block_nbytes for e in encodings], row_step=[_row_step(w) for w in weights])
-    operands = (left, *parts.operands)
+    rows, groups_ = product(left.shape[:-1]), -(-n // COLUMNS_PER_TASK)
+    parts = epilogue(site, body, products, lambda p: f"{'sum' if split else 'c'}{p}[i*NR + jj]")
+    text = render("cpu/qmatmul.c.j2", M=ctext.dim(rows), N=n, K=depth, KC=PANEL_DEPTH, MC=ROW_BLOCK, MR=way.MR, NR=way.NR, T=way.T, split=split, few=way.few,
+                  groups=groups_, per_group=COLUMNS_PER_TASK, lda=lda, gather=gather, products=len(products), row=parts.row, inner=parts.inner, panel_numel=panel_numel,
+                  panel=[way.panel.format(e.name) for e in encodings], dots=[way.dots.format(e.name) for e in encodings],
+                  tile=[way.tile.format(name=e.name, lda=lda, p=k) for k, e in enumerate(encodings)],
+                  block=[e.block for e in encodings], block_nbytes=[e.block_nbytes for e in encodings], row_step=[_row_step(w) for w in weights])
     names = tuple(f"const u8 *restrict w{k}" for k in range(len(products)))
-    return Kernel((*names, *params(operands, site.out)), text, (*(w.pointer for w in weights), *arguments(operands, site.out)), f"{-(-n // 4)}",
-                  symbols_used(site), needs=tuple(decoder(e.name) for e in encodings))
+    return Kernel((*names, f"const {way.T} *restrict x0", *params(parts.operands, site.out, first=1)), text,
+                  (*(w.pointer for w in weights), x, *arguments(parts.operands, site.out)),
+                  f"rlx_ceil_quotient({ctext.dim(rows)}, {ROW_BLOCK})*{groups_}", symbols_used(site), needed)
 
 
 def _gathered(left: Operand, depth: int) -> list[str]:
@@ -127,7 +137,11 @@ def _row_step(packed: Operand) -> str:
     return ctext.dim(packed.layout.strides[-2]) if len(packed.shape) > 1 else "0"
 
 
-def emit_dequantize(site: Site) -> Kernel:
+def dequantizer(isa: Isa) -> Emitter:
+    return lambda site: _dequantize(site, isa)
+
+
+def _dequantize(site: Site, isa: Isa) -> Kernel:
     (packed,), out = site.ins, site.out
     e = encoding(site.node.attrs.encoding)  # type: ignore[attr-defined]
     rows, columns = product(out.shape[:-1]), out.shape[-1]
@@ -137,5 +151,4 @@ def emit_dequantize(site: Site) -> Kernel:
     lines = [f"const i64 r1 = rlx_least(t1*8, {ctext.dim(rows)});", "for (i64 r = t0*8; r < r1; r++) {", *(f"  {u}" for u in unravel(packed.shape[:-1])),
              f"  const u8 *row = x0 + {at};", f"  for (i64 k = 0; k < {columns // e.block}; k++)",
              f"    rlx_decode_{e.name}(row + k*{e.block_nbytes}, y + r*{columns} + k*{e.block});", "}"]
-    return Kernel(params((packed,), out), "\n".join(lines), arguments((packed,), out), f"rlx_ceil_quotient({ctext.dim(rows)}, 8)", symbols_used(site),
-                  needs=(decoder(e.name),))
+    return Kernel(params((packed,), out), "\n".join(lines), arguments((packed,), out), f"rlx_ceil_quotient({ctext.dim(rows)}, 8)", symbols_used(site), readers((e,), isa))

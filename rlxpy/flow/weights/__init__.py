@@ -6,9 +6,9 @@ from rlxpy.flow.weights.door import open_weights
 from rlxpy.flow.weights.huggingface import huggingface_view
 from rlxpy.flow.weights.safetensors import save_safetensors
 from rlxpy.flow.weights.source import Weight, WeightSource, packed
-from rlxpy.flow.weights.views import Renamed, unpermute_rope_rows
+from rlxpy.flow.weights.views import Renamed, Rounded, unpermute_rope_rows
 
 __all__ = [
-    "Renamed", "Weight", "WeightSource", "huggingface_view", "model_config", "open_weights", "packed", "save_safetensors",
+    "Renamed", "Rounded", "Weight", "WeightSource", "huggingface_view", "model_config", "open_weights", "packed", "save_safetensors",
     "unpermute_rope_rows",
 ]

@@ -1,4 +1,4 @@
-"""Views of a source: other names, rows in another order; nothing is copied until a changed tensor is read."""
+"""Views of a source: other names, rows in another order, packed matrices; nothing is copied until a changed tensor is read."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -6,9 +6,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rlxpy.errors import LoadError
 from rlxpy.flow.weights.source import Weight, WeightSource, unknown_name
-from rlxpy.ir.dtypes import Array
+from rlxpy.ir.dtypes import Array, DType
+from rlxpy.ir.encoding import encoding
+from rlxpy.ir.quantize import quantize
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,39 @@ class Renamed:
             return replace(weight, name=name)
         change = self.changed[name]
         return replace(weight, name=name, read=lambda: change(weight.array()))
+
+    def close(self) -> None:
+        self.source.close()
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """The tensors of `source`, matrices of floats packed by rounding to nearest in the encoding `to`; others, and rows that its
+    blocks do not divide, as they are.  Each is rounded when it is read."""
+
+    source: WeightSource
+    to: str
+
+    @property
+    def path(self) -> Path | None:
+        return self.source.path
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        return self.source.metadata
+
+    def names(self) -> list[str]:
+        return self.source.names()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.source
+
+    def __getitem__(self, name: str) -> Weight:
+        weight, enc = self.source[name], encoding(self.to)
+        if weight.encoding is not None or not weight.dtype.is_float or len(weight.shape) != 2 or weight.shape[1] % enc.block:
+            return weight
+        nbytes = weight.shape[0] * enc.row_nbytes(weight.shape[1])
+        return replace(weight, dtype=DType.F32, encoding=self.to, nbytes=nbytes, read=lambda: quantize(weight.array().astype(np.float32), enc)[0])
 
     def close(self) -> None:
         self.source.close()
