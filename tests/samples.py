@@ -250,7 +250,8 @@ CASES: dict[Op, tuple[Case, ...]] = {
     Op.ATTENTION: (
         _attention(), _attention(mask="causal"), _attention(mask="window", window=3, softcap=2.0), _attention((*QKV, (3, 7)), mask="causal"),
         _attention((*QKV, (2, 1, 3, 7)), {3: DType.BOOL}), _attention(((1, 2, 5, 3), (1, 2, 2, 3), (1, 2, 2, 1)), mask="causal"),
-        _attention(((2, 1, 0, 3), (2, 1, 4, 3), (2, 1, 4, 3))), _attention(((2, 1, 3, 4), (2, 1, 0, 4), (2, 1, 0, 4)))),
+        _attention(((2, 1, 0, 3), (2, 1, 4, 3), (2, 1, 4, 3))), _attention((*QKV, (3, 2)), {3: DType.I32}, mask="causal"), _attention((*QKV, (2, 4, 1, 2)), {3: DType.I64}),
+        _attention(((2, 1, 3, 4), (2, 1, 0, 4), (2, 1, 0, 4)))),
     Op.ROPE: tuple(Case(shapes, attrs, ints=(0, 50)) for shapes, attrs in (
         (((2, 3, 5, 4), (5,)), {}), (((2, 5, 6), (2, 5)), {"style": "interleaved", "theta": 100.0}), (((1, 2, 3, 8), (3,), (2,)), {"dims": 4}),
         (((3, 4), (3,), (2,)), {}), (((0, 4), (0,)), {}))),

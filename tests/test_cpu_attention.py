@@ -105,6 +105,8 @@ CASES = (
     *(Case(sizes, mask=("bool", shape)) for sizes, shape in ((LONG, (1, 1, 1, LONG[4])), (LONG, (1, 3, 1, LONG[4])))),
     *(Case(MANY, mask=(name, shape), softcap=2.0) for name, shape in (("f32", (131,)), ("f32", (2, 6, 29, 131)), ("f32", (6, 1, 1)))),
     *(Case(sizes, "causal", dtype=d, heads_inside=inside) for sizes in (MANY, LONG) for d in ("f32", "f16", "bf16") for inside in (False, True)),
+    *(Case(sizes, kind, window, mask=("i32", shape)) for sizes, shape in ((MANY, (29, 2)), (MANY, (2, 6, 29, 2)), (MANY, (2, 1, 1, 2)), (LONG, (1, 2)))
+      for kind, window in (("none", 0), ("causal", 0), ("window", 40))),
     Case(MANY, mask=("f16", (29, 131)), dtype="f16"),
     Case((1, 2, 2, 17, 300, 512, 48), "causal", scale=512**-0.5), Case((1, 4, 2, 2, 0, 8, 8)), Case((2, 4, 2, 0, 8, 8, 8)), Case((0, 4, 2, 3, 8, 8, 8)), Case((1, 2, 2, 5, 9, 0, 3)),
 )

@@ -131,7 +131,8 @@ class FlowCtx:
 
     def attention(self, q: Value, k: Value, v: Value, mask: Value | None = None, *, scale: float | None = None, causal: bool = False,
                   window: int = 0, softcap: float = 0.0) -> Value:
-        """q [b, h, t, d], k and v [b, g, s, d]; scale None is 1 / sqrt(d).  mask: bool (True is seen) or additive, broadcast to [b, h, t, s]."""
+        """q [b, h, t, d], k and v [b, g, s, d]; scale None is 1 / sqrt(d).  mask: bool (True is seen) or additive,
+        broadcast to [b, h, t, s], or integers [b, h, t, 2]: the first key that a query sees and the one past the last."""
         kind = "window" if window else "causal" if causal else "none"
         operands = (q, k, v) if mask is None else (q, k, v, mask)
         attrs = {"scale": upper(q.shape[-1]) ** -0.5 if scale is None else scale, "mask": kind, "window": window, "softcap": softcap}

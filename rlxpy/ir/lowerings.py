@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rlxpy.ir import functions as F
-from rlxpy.ir.dims import Shape
+from rlxpy.ir.dims import Dim, Shape
 from rlxpy.ir.dtypes import DType
 from rlxpy.ir.refs import rope_frequencies
 
@@ -90,7 +90,7 @@ def attention(q: V, k: V, v: V, *mask: V, scale: float, **kind: Any) -> V:
         scores = (scores / kind["softcap"]).tanh() * kind["softcap"]
     hidden = F.full_like(scores, -np.inf)
     for m in mask:
-        scores = m.where(scores, hidden) if m.dtype is DType.BOOL else scores + m
+        scores = scores + m if m.dtype.is_float else (m if m.dtype is DType.BOOL else _within(m, s)).where(scores, hidden)
     if kind["mask"] != "none":
         back = F.iota(q, (t, s), 0) + F.size(q, s - t) - F.iota(q, (t, s), 1)
         seen = back >= 0
@@ -102,6 +102,13 @@ def attention(q: V, k: V, v: V, *mask: V, scale: float, **kind: Any) -> V:
     total = e.sum(axes=(-1,), keep=True)
     p = e / total.eq(0.0).where(F.full_like(total, 1.0), total)
     return F.reshape(F.reshape(p, (b, g, h // g * t, s)) @ v, (b, h, t, v.shape[3]))
+
+
+def _within(spans: V, s: Dim) -> V:
+    """bool [.., s]: which keys lie from the first number to before the second."""
+    start, stop = (part.cast(to=DType.I64) for part in F.split(spans, (1, 1), -1))
+    keys = F.iota(spans, (s,), 0)
+    return (keys >= start).logical_and(keys < stop)
 
 
 @F.widened

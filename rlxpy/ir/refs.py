@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -279,7 +280,10 @@ def _affine(y: Array, params: tuple[Array, ...]) -> Array:
 def attention(q: Array, k: Array, v: Array, *mask: Array, scale: float, **kind: Any) -> Array:
     """softmax(q k^T scale + mask) v with q [b, h, t, d], k and v [b, g, s, d], h a multiple of g.
 
-    Causal is anchored bottom-right: the last query sees every key.  A row that may see nothing gives zeros."""
+    Causal is anchored bottom-right: the last query sees every key.  A row that may see nothing gives zeros.
+    Integer masks [.., 2] are spans: a query sees the keys from the first number to before the second."""
+    if mask and mask[0].dtype.kind in "iu":
+        return _spanned(q, k, v, mask[0], scale=scale, **kind)
     b, h, t, d = q.shape
     g, s = k.shape[1], k.shape[2]
     if q.size == 0 or s == 0:
@@ -296,6 +300,26 @@ def attention(q: Array, k: Array, v: Array, *mask: Array, scale: float, **kind: 
     total = e.sum(-1, keepdims=True)
     p = (e / np.where(total == 0, 1, total)).astype(q.dtype, copy=False)
     return np.asarray((p.reshape(b, g, h // g * t, s) @ v).reshape(b, h, t, v.shape[3]))
+
+
+def _spanned(q: Array, k: Array, v: Array, spans: Array, *, scale: float, softcap: float, **kind: Any) -> Array:
+    """By runs of queries with one span, so that sequences packed into one cost what they would alone."""
+    (b, h, t, _), s = q.shape, k.shape[2]
+    ends = np.broadcast_to(spans, (b, h, t, 2)).clip(0, s).astype(np.int64)
+    seen = visible(t, s, kind["mask"], kind["window"])
+    if (ends != ends[:, :1]).any():
+        keys = np.arange(s)
+        within = (keys >= ends[..., :1]) & (keys < ends[..., 1:])
+        return attention(q, k, v, within if seen is None else within & seen, scale=scale, softcap=softcap, mask="none", window=0)
+    out = np.zeros((b, h, t, v.shape[3]), q.dtype)
+    for i in range(b if h else 0):
+        edges = [0, *(np.flatnonzero((np.diff(ends[i, 0], axis=0) != 0).any(-1)) + 1), t]
+        for first, last in pairwise(edges):
+            lo, hi = ends[i, 0, first] if first < t else (0, 0)
+            rows, cut = slice(first, last), slice(lo, max(lo, hi))
+            mask = () if seen is None else (seen[rows, cut],)
+            out[i, :, rows] = attention(q[i:i + 1, :, rows], k[i:i + 1, :, cut], v[i:i + 1, :, cut], *mask, scale=scale, softcap=softcap, mask="none", window=0)[0]
+    return out
 
 
 def visible(t: int, s: int, mask: str, window: int) -> Array | None:

@@ -211,14 +211,16 @@ def attended(q: TensorType, k: TensorType, v: TensorType, *mask: TensorType, **a
     if attrs["mask"] not in ("none", "causal", "window") or (attrs["mask"] == "window") != (attrs["window"] > 0):
         raise BuildError(f"attention mask {attrs['mask']!r} with window {attrs['window']}",
                          fix="mask is none, causal, or window with window >= 1")
-    scores = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
-    if mask and broadcast([mask[0].shape, scores]) != scores:
-        raise BuildError(f"attention mask {mask[0]}", why=f"it does not broadcast to {shape_text(scores)}", fix="give it axes of size 1")
+    spans = bool(mask) and mask[0].dtype.is_integer
+    wanted = (*q.shape[:3], 2 if spans else k.shape[2])
+    if mask and (broadcast([mask[0].shape, wanted]) != wanted or (spans and mask[0].shape[-1:] != (2,))):
+        raise BuildError(f"attention mask {mask[0]}", why=f"it does not broadcast to {shape_text(wanted)}",
+                         fix="spans are [.., 2]: the first key and the one past the last" if spans else "give it axes of size 1")
     return (*q.shape[:3], v.shape[3])
 
 
 def attended_dtype(q: TensorType, k: TensorType, v: TensorType, *mask: TensorType, **_: Any) -> DType:
-    if mask and mask[0].dtype is not DType.BOOL:
+    if mask and mask[0].dtype.is_float:
         promote([q.dtype, mask[0].dtype])
     return promote([q.dtype, k.dtype, v.dtype])
 
