@@ -17,7 +17,7 @@ from rlxpy.compiler.options import CompileOptions
 from rlxpy.errors import BuildError, InputError, LoadError, RlxError
 from rlxpy.flow.core import ModelFlow
 from rlxpy.flow.ctx import FlowCtx
-from rlxpy.flow.families import DECODERS, ENCODERS, BertConfig, LlamaConfig, bert, check_supported, llama
+from rlxpy.flow.families import DECODERS, ENCODERS, BertConfig, LlamaConfig, bert, check_supported, joined_bert, llama
 from rlxpy.flow.weights import huggingface_view, model_config, open_weights, save_safetensors
 from rlxpy.generate.opened import open_model
 from rlxpy.ir.builder import Value
@@ -294,6 +294,20 @@ def test_embeddings_are_the_papers_alone_and_in_a_batch_whatever_the_padding(poo
     for row, one in zip(TEXTS, wanted, strict=True):
         for longest in {len(row), 11}:
             near(graph.run(*batch([row], longest, 0))[0][0], one)
+
+
+@pytest.mark.parametrize("device", ["reference", "cpu"])
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
+def test_joined_texts_do_not_see_one_another(pooling: str, device: str) -> None:
+    """One after another in one row, in any order and number, each as it is alone; the sum of all may exceed the positions of one."""
+    config = bert_config()
+    weights = bert_weights(config)
+    model = joined_bert(BertConfig.of({**config, "pooling": pooling}), max_texts=3 * len(TEXTS), max_length=config["max_position_embeddings"]).build(weights)
+    graph = rlxpy.compile(model.graph, model.params, device=device, options=CompileOptions(debug=True))
+    assert [n.name for n in graph.plan.graph.inputs] == ["ids", "starts"]
+    for rows in (TEXTS, TEXTS[::-1], TEXTS[1:2], [*TEXTS, *TEXTS[2:], *TEXTS]):
+        starts = np.cumsum([0, *map(len, rows)])
+        near(graph.run(np.array([[i for row in rows for i in row]]), starts)[0], np.array([bert_oracle(config, weights, row, pooling) for row in rows]))
 
 
 def test_max_is_not_fooled_by_padding_that_is_greater() -> None:

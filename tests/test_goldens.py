@@ -13,8 +13,8 @@ import pytest
 import rlxpy
 from rlxpy.compiler.compiled import CompiledGraph
 from rlxpy.compiler.options import CompileOptions
-from rlxpy.flow.families import DECODERS, LlamaConfig, llama
-from rlxpy.generate.embedder import Embedder, padded
+from rlxpy.flow.families import DECODERS, ENCODERS, BertConfig, LlamaConfig, bert, llama
+from rlxpy.generate.embedder import Embedder, pooling
 from rlxpy.generate.generator import Generator
 from rlxpy.generate.opened import OpenedModel, open_model
 from rlxpy.ir.dtypes import Array
@@ -147,9 +147,12 @@ def test_embeddings_alone_and_in_one_batch(minilm: Embedder) -> None:
         close(minilm.embed([case["text"]]).vectors, [case])
 
 
-@pytest.mark.parametrize("filler", [0, 2000])
-def test_embeddings_do_not_depend_on_padding(filler: int, minilm: Embedder) -> None:
-    ids, seen = padded([c["ids"] for c in SENTENCES])
-    ids, seen = np.pad(ids, ((0, 0), (0, 21))), np.pad(seen, ((0, 0), (0, 21)))
-    ids[~seen] = filler
-    close(minilm.graph.run(ids, seen)[0], SENTENCES)
+def test_embeddings_do_not_depend_on_padding(minilm_folder: Path) -> None:
+    model = open_model(minilm_folder, ENCODERS)
+    built = bert(BertConfig.of({**model.config, **pooling(minilm_folder, model.weights.metadata)}), max_batch=len(SENTENCES), max_length=128).build(model.weights)
+    graph, longest = rlxpy.compile(built.graph, built.params), 21 + max(len(c["ids"]) for c in SENTENCES)
+    seen = np.array([[i < len(c["ids"]) for i in range(longest)] for c in SENTENCES])
+    for filler in (0, 2000):
+        ids = np.full(seen.shape, filler)
+        ids[seen] = [i for c in SENTENCES for i in c["ids"]]
+        close(graph.run(ids, seen)[0], SENTENCES)

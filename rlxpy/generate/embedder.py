@@ -1,4 +1,4 @@
-"""Texts to embeddings: tokenise, pad into batches, run."""
+"""Texts to embeddings: tokenise, join into batches, run."""
 from __future__ import annotations
 
 import json
@@ -12,7 +12,7 @@ import numpy as np
 from rlxpy.compiler.compiled import CompiledGraph
 from rlxpy.compiler.session import compile
 from rlxpy.errors import InputError, LoadError
-from rlxpy.flow.families import ENCODERS, BertConfig, bert
+from rlxpy.flow.families import ENCODERS, BertConfig, joined_bert
 from rlxpy.generate.opened import asked, open_model
 from rlxpy.generate.tokenizer import Tokenizer
 from rlxpy.ir.dtypes import Array
@@ -49,13 +49,13 @@ class Embedder:
         if not 3 <= length <= config.max_position_embeddings or batch < 1:
             raise InputError(f"length {length}, batch {batch}", why=f"lengths are 3..{config.max_position_embeddings}, batches 1 or more")
         prefix = "bert." if "bert.embeddings.word_embeddings.weight" in model.weights else ""
-        built = bert(config, max_batch=batch, max_length=length).with_prefix(prefix).build(model.weights)
+        built = joined_bert(config, max_texts=batch, max_length=length).with_prefix(prefix).build(model.weights)
         model.check_complete(built)
         graph = compile(built.graph, built.params, device=device, options=options)
         return cls(graph, model.tokenizer, batch=batch, length=length)
 
     def embed(self, texts: Sequence[str]) -> Embeddings:
-        """In any number; batches hold texts of similar length, so that little is padding."""
+        """In any number; texts of a batch lie one after another, so that nothing is padding."""
         if isinstance(texts, str):
             raise InputError("one string was given", why="embed takes a list of texts", fix="embed([text])")
         ids = [self.tokenizer.encode(t) for t in texts]
@@ -64,20 +64,16 @@ class Embedder:
             ids[i] = [*ids[i][:self.length - 1], ids[i][-1]]  # the closing token stays
         width = self.graph.plan.graph.output_types[0].shape[-1]
         out = np.empty((len(ids), int(width)), np.float32)
-        order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
-        for lo in range(0, len(order), self.batch):
-            part = order[lo:lo + self.batch]
-            out[part] = self.graph.run(*padded([ids[i] for i in part]))[0]
+        for lo in range(0, len(ids), self.batch):
+            out[lo:lo + self.batch] = self.graph.run(*joined(ids[lo:lo + self.batch]))[0]
         return Embeddings(out, tuple(map(len, ids)), cut)
 
 
-def padded(rows: Sequence[Sequence[int]]) -> tuple[Array, Array]:
-    """ids i64 [b, s], zeros at the end of short rows, and which are real, bool [b, s]."""
-    longest = max(map(len, rows))
-    ids, seen = np.zeros((len(rows), longest), np.int64), np.zeros((len(rows), longest), np.bool_)
-    for i, row in enumerate(rows):
-        ids[i, :len(row)], seen[i, :len(row)] = row, True
-    return ids, seen
+def joined(rows: Sequence[Sequence[int]]) -> tuple[Array, Array]:
+    """ids i64 [1, n], row after row, and where each begins and the last ends, i64 [rows + 1]."""
+    starts = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum([len(row) for row in rows], out=starts[1:])
+    return np.array([[i for row in rows for i in row]], np.int64), starts
 
 
 def pooling(path: Path, metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlxpy.errors import LoadError
-from rlxpy.flow.families.bert import BertConfig, bert
+from rlxpy.flow.families.bert import BertConfig, bert, joined_bert
 from rlxpy.flow.families.llama import LlamaConfig, llama
 
 DECODERS = ("llama", "mistral", "qwen2", "qwen3")
 ENCODERS = ("bert",)
 
-__all__ = ["DECODERS", "ENCODERS", "BertConfig", "LlamaConfig", "bert", "check_supported", "llama"]
+__all__ = ["DECODERS", "ENCODERS", "BertConfig", "LlamaConfig", "bert", "check_supported", "joined_bert", "llama"]
 
 
 def check_supported(config: Mapping[str, Any], wanted: tuple[str, ...], where: str = "") -> str:
