@@ -10,8 +10,8 @@ import numpy as np
 from rlxpy.errors import LoadError
 from rlxpy.flow.config import Settings
 from rlxpy.flow.weights import WeightSource
+from rlxpy.ir.attention import rope_frequencies
 from rlxpy.ir.dtypes import Array
-from rlxpy.ir.refs import rope_frequencies
 
 
 def frequencies(dims: int, theta: float, scaling: Mapping[str, Any], weights: WeightSource) -> Array | None:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from rlxpy.ir import functions as F
+from rlxpy.ir.attention import rope_frequencies
 from rlxpy.ir.dims import Dim, Shape
 from rlxpy.ir.dtypes import DType
-from rlxpy.ir.refs import rope_frequencies
 
 V = Any  # a Value; naming the class here would close an import circle with the op table
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from rlxpy.errors import BuildError
 from rlxpy.ir import (
+    attention,
     attrs as A,
     batching as B,
     control,
@@ -227,9 +228,9 @@ class Op(Enum):
                        dtypes=(FLOAT,), attrs=A.Eps, doc="last axis to mean 0 and variance 1, times scale, plus bias; arXiv:1607.06450")
     RMS_NORM = OpRow((1, 2), S.normed, S.same, refs.lifted(refs.rms_norm), **D.RMS_NORM, vmap=B.NORM, lower=lowerings.rms_norm,
                      dtypes=(FLOAT,), attrs=A.Eps, doc="last axis to mean square 1, times scale; arXiv:1910.07467")
-    ATTENTION = OpRow((3, 4), S.attended, S.attended_dtype, refs.lifted(refs.attention), lower=lowerings.attention, dtypes=(FLOAT, FLOAT, FLOAT, FLOAT | BOOL | INDEX),
+    ATTENTION = OpRow((3, 4), S.attended, S.attended_dtype, refs.lifted(attention.attention), lower=lowerings.attention, dtypes=(FLOAT, FLOAT, FLOAT, FLOAT | BOOL | INDEX),
                       attrs=A.Attend, doc="grouped-query attention [b, h, t, d]; the mask is bool, added, or integers [.., t, 2]: the first key seen and the one past the last")
-    ROPE = OpRow((2, 3), S.rotated, S.of_first, refs.lifted(refs.rope), lower=lowerings.rope, dtypes=(FLOAT, INDEX, FLOAT), attrs=A.Rope,
+    ROPE = OpRow((2, 3), S.rotated, S.of_first, refs.lifted(attention.rope), lower=lowerings.rope, dtypes=(FLOAT, INDEX, FLOAT), attrs=A.Rope,
                  doc="rotary positions on the last axis; arXiv:2104.09864")
 
     # numbers from nothing

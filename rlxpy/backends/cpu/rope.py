@@ -6,11 +6,11 @@ from rlxpy.backends.cpu.elementwise import arguments, params
 from rlxpy.backends.cpu.kernel import Kernel, Operand, Site, symbols_used
 from rlxpy.backends.cpu.loops import TASK_NUMEL, aligned
 from rlxpy.backends.templates import render
+from rlxpy.ir.attention import rope_frequencies
 from rlxpy.ir.attrs import Rope
 from rlxpy.ir.dims import Shape, product, upper
 from rlxpy.ir.dtypes import DType
 from rlxpy.ir.layout import row_major
-from rlxpy.ir.refs import rope_frequencies
 
 
 def emit(site: Site) -> Kernel:
