@@ -36,7 +36,7 @@ ROUNDED = _ops("NEG ABS SIGN SQUARE RECIP SQRT RSQRT FLOOR CEIL TRUNC ROUND RELU
                "MAX MIN IOTA SORT TOP_K RESHAPE EXPAND TRANSPOSE SLICE REVERSE PAD CONCAT GATHER TAKE_ALONG KV_APPEND DEQUANTIZE CONST WINDOWS MAX_POOL RANDOM_BITS")  # one right answer
 SMOOTH = _ops("NEG ABS RELU TANH SIGMOID ERF ADD SUB MUL MAXIMUM MINIMUM CLAMP SQUARE FMA SIN COS SUM MEAN MAX MIN CUMSUM MATMUL SOFTMAX RESHAPE EXPAND "
               "TRANSPOSE SLICE REVERSE PAD CONCAT GATHER TAKE_ALONG SCATTER_ADD KV_APPEND ATTENTION ROPE "
-              "WINDOWS CONV CONV_TRANSPOSE MAX_POOL AVG_POOL RESIZE")  # a little more in is a little more out
+              "WINDOWS CONV CONV_TRANSPOSE MAX_POOL AVG_POOL RESIZE FFT IFFT RFFT IRFFT")  # a little more in is a little more out
 
 
 class Unfit(Exception):
@@ -334,6 +334,11 @@ def _resize(g: Growth, op: Op) -> Any:
     return x.resize(shape=tuple(g.one_of((1, 3, B)) for _ in range(rank)), method=g.one_of(("nearest", "linear")), points=g.one_of(("half_pixel", "corners", "asymmetric")))
 
 
+def _irfft(g: Growth, op: Op) -> Any:
+    x = g.pick(op, lambda v: len(v.shape) > 0 and isinstance(v.shape[-1], int) and v.shape[-1] > 1)
+    return x.irfft(n=2 * x.shape[-1] - g.one_of((1, 2)))
+
+
 def _random_bits(g: Growth, op: Op) -> Any:
     return g.b.const(g.rng.integers(0, 1 << 32, 2), DType.U32).random_bits(shape=g.one_of(SHAPES))
 
@@ -368,6 +373,7 @@ MAKERS: dict[Op, Make] = {
     Op.MATMUL: _matmul, Op.QMATMUL: _packed, Op.DEQUANTIZE: _packed,
     Op.RESHAPE: _reshape, Op.EXPAND: _expand, Op.TRANSPOSE: _transpose, Op.SLICE: _slice, Op.REVERSE: _reverse, Op.PAD: _pad, Op.CONCAT: _concat,
     Op.GATHER: _gather, Op.TAKE_ALONG: _take_along, Op.SCATTER_ADD: _scatter_add, Op.KV_APPEND: _kv_append,
+    **dict.fromkeys((Op.FFT, Op.IFFT, Op.RFFT), _along(1)), Op.IRFFT: _irfft,
     Op.RANDOM_BITS: _random_bits, Op.SCAN: _scan, Op.WHILE: _while, Op.COND: _cond,
     Op.LAYER_NORM: _norm, Op.RMS_NORM: _norm, Op.ATTENTION: _attention, Op.ROPE: _rope,
     Op.WINDOWS: _windows, Op.CONV: _conv, Op.CONV_TRANSPOSE: _conv, Op.MAX_POOL: _pool, Op.AVG_POOL: _pool, Op.RESIZE: _resize,

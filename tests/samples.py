@@ -255,6 +255,9 @@ CASES: dict[Op, tuple[Case, ...]] = {
     Op.ROPE: tuple(Case(shapes, attrs, ints=(0, 50)) for shapes, attrs in (
         (((2, 3, 5, 4), (5,)), {}), (((2, 5, 6), (2, 5)), {"style": "interleaved", "theta": 100.0}), (((1, 2, 3, 8), (3,), (2,)), {"dims": 4}),
         (((3, 4), (3,), (2,)), {}), (((0, 4), (0,)), {}))),
+    **dict.fromkeys((Op.FFT, Op.IFFT, Op.RFFT), tuple(Case((shape,), {"axis": axis}) for shape, axis in (
+        ((3, 8), -1), ((2, 6, 5), 1), ((17,), 0), ((0, 3), 1), ((2, 1), -1), ((4, 3, 7), 0), ((2, 45), 1)))),
+    Op.IRFFT: tuple(Case((shape,), {"axis": axis, "n": n}) for shape, axis, n in (((3, 5), -1, 8), ((2, 3, 5), 1, 5), ((9,), 0, 17), ((0, 2), 1, 3), ((2, 1), -1, 1), ((2, 12), 1, 22))),
     Op.RANDOM_BITS: tuple(Case(((2,),), {"shape": shape}, types={0: DType.U32}) for shape in ((), (7,), (2, 3, 5), (0, 3), (3, 5000))),
     Op.SCAN: (*(_scan(steps, reverse, d) for steps, reverse, d in ((5, False, DType.F32), (4, True, DType.F32), (0, False, DType.F32), (3, False, DType.F64))),
               Case(((4, 3),), {"body": _graph("body", lambda x: (x * x, x.sum(axes=(0,))), ((3,), DType.I32)), "carries": 0, "mapped": 1, "length": 4}, types={0: DType.I32})),

@@ -301,7 +301,7 @@ def test_derivatives_hold_for_every_symbolic_size(name: str) -> None:
 
 @having("vmap")
 def test_vmap_agrees_with_a_loop(op: Op) -> None:
-    size, first = 3, next(d for d in (DType.F64, DType.I32, DType.BOOL) if d in accepted(op))
+    size, first = 3, next(d for d in (DType.F64, DType.I32, DType.BOOL, DType.C128) if d in accepted(op))
     for s in samples(op, frozenset({first} if op in ELEMENTWISE else {first, DType.BF16})):
         types = s.input_types()
         for batched in itertools.product((False, True), repeat=len(types)):

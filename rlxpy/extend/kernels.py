@@ -20,8 +20,8 @@ Launch = Callable[..., Any] | str  # a host function, an emitter of source, or t
 class Constraint:
     """One condition on a call site: `Constraint("w.shape[-1]", "DIV", 128)`.
 
-    Keys are operand facts ("x.dtype", "x.rank", "x.shape[0]"), "attrs.name" and "device.name".  A symbolic size must satisfy
-    the test at every value in its range; REACHES asks for one value, at least as great as its own."""
+    Keys are operand facts ("x.dtype", "x.rank", "x.shape[0]", "x.shape[axis]" of an op with an axis), "attrs.name" and
+    "device.name".  A symbolic size must satisfy the test at every value in its range; REACHES asks for one value, at least as great as its own."""
 
     key: str
     test: str
@@ -145,6 +145,8 @@ def facts_of(graph: Graph, node: Node, args: tuple[str, ...], device: Mapping[st
         facts |= {f"{name}.dtype": t.dtype.text, f"{name}.rank": t.rank}
         for i, d in enumerate(t.shape):
             facts[f"{name}.shape[{i}]"] = facts[f"{name}.shape[{i - t.rank}]"] = d
+        if isinstance(axis := facts.get("attrs.axis"), int) and -t.rank <= axis < t.rank:
+            facts[f"{name}.shape[axis]"] = t.shape[axis]
     return facts
 
 

@@ -128,6 +128,14 @@ class Axis(Attrs):
 
 
 @dataclass(frozen=True)
+class RealPoints(Attrs):
+    """`n` points come out: half as many frequencies do not say whether that is even."""
+
+    n: Dim
+    axis: int = -1
+
+
+@dataclass(frozen=True)
 class KeepAxis(Attrs):
     axis: int = -1
     keep: bool = False

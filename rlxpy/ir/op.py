@@ -13,6 +13,7 @@ from rlxpy.ir import (
     batching as B,
     control,
     derivatives as D,
+    fourier,
     layout,
     lowerings,
     random,
@@ -26,6 +27,7 @@ from rlxpy.ir.row import (
     ANYTHING,
     BITS,
     BOOL,
+    COMPLEX,
     FLOAT,
     INDEX,
     INTEGER,
@@ -232,6 +234,12 @@ class Op(Enum):
                       attrs=A.Attend, doc="grouped-query attention [b, h, t, d]; the mask is bool, added, or integers [.., t, 2]: the first key seen and the one past the last")
     ROPE = OpRow((2, 3), S.rotated, S.of_first, refs.lifted(attention.rope), lower=lowerings.rope, dtypes=(FLOAT, INDEX, FLOAT), attrs=A.Rope,
                  doc="rotary positions on the last axis; arXiv:2104.09864")
+
+    # Fourier transforms
+    FFT = OpRow(1, fourier.transformed, S.of_first, **fourier.FFT, vmap=B.AXIS, dtypes=(COMPLEX,), attrs=A.Axis, doc="the discrete Fourier transform along an axis, exp(-2 pi i j k / n)")
+    IFFT = OpRow(1, fourier.transformed, S.of_first, **fourier.IFFT, vmap=B.AXIS, dtypes=(COMPLEX,), attrs=A.Axis, doc="its inverse: exp(2 pi i j k / n) / n")
+    RFFT = OpRow(1, fourier.halved, fourier.to_complex, **fourier.RFFT, vmap=B.AXIS, dtypes=(fourier.WIDE,), attrs=A.Axis, doc="fft of reals: the first n // 2 + 1 frequencies")
+    IRFFT = OpRow(1, fourier.doubled, fourier.to_real, **fourier.IRFFT, vmap=B.AXIS, dtypes=(COMPLEX,), attrs=A.RealPoints, doc="n reals from their first n // 2 + 1 frequencies")
 
     # numbers from nothing
     RANDOM_BITS = OpRow(1, S.drawn, S.word, random.bits_ref, vjp=INTEGER_OUTPUT, jvp=INTEGER_OUTPUT, vmap=random.bits_vmap, lower=random.bits_lower,

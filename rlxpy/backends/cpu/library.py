@@ -11,6 +11,7 @@ from rlxpy.backends.cpu import (
     conv,
     elementwise,
     encode,
+    fourier,
     indexed,
     matmul,
     movement,
@@ -91,6 +92,10 @@ def library(isa: Isa) -> KernelLibrary:
         KernelRow("kv_append", Op.KV_APPEND, movement.emit_append),
         KernelRow("iota", Op.IOTA, movement.emit_iota, constraints=(number,)),
         KernelRow("size", Op.SIZE, movement.emit_size),
+        *(KernelRow(op.text, op, fourier.emit, constraints=(Constraint("in0.shape[axis]", "IN", range(1, fourier.LONGEST + 1)),), scratch_nbytes=fourier.scratch_nbytes,
+                    doc="mixed radices; Bluestein's convolution for large primes") for op in (Op.FFT, Op.IFFT, Op.RFFT)),
+        KernelRow("irfft", Op.IRFFT, fourier.emit, constraints=(Constraint("attrs.n", "IN", range(1, fourier.LONGEST + 1)),), scratch_nbytes=fourier.scratch_nbytes,
+                  doc="mixed radices; Bluestein's convolution for large primes"),
         KernelRow("random_bits", Op.RANDOM_BITS, random.emit_bits, doc="Threefry blocks in vectors"),
     ))
 
