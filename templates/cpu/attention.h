@@ -22,9 +22,14 @@ RLX_INLINE f32 rlx_exp_below(f32 x) {
 RLX_INLINE void rlx_widen_f16(f32 *restrict to, const u16 *restrict from, i64 n) {
   i64 c = 0;
 #if defined(__F16C__)
-  typedef i16 codes __attribute__((vector_size(16), aligned(2)));
   typedef f32 eight __attribute__((vector_size(32), aligned(4)));
+#if defined(__clang__)
+  typedef _Float16 codes __attribute__((vector_size(16), aligned(2)));
+  for (; c + 8 <= n; c += 8) *(eight *)(to + c) = __builtin_convertvector(*(const codes *)(from + c), eight);
+#else
+  typedef i16 codes __attribute__((vector_size(16), aligned(2)));
   for (; c + 8 <= n; c += 8) *(eight *)(to + c) = __builtin_ia32_vcvtph2ps256(*(const codes *)(from + c));
+#endif
 #endif
   RLX_SIMD
   for (i64 j = c; j < n; j++) to[j] = rlx_load_f16(from[j]);
