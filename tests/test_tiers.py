@@ -170,6 +170,15 @@ def test_the_guess_of_seconds_grows_with_what_there_is_to_do() -> None:
     assert guess(lambda x: x @ x.T, 4096) > 10 * guess(lambda x: x.exp(), 4096)
 
 
+@needs_compiler
+def test_memory_tells_of_weights_that_are_laid_out_anew() -> None:
+    b = Builder()
+    graph, w = b.finish(b.input("x", (8, 64)) @ b.param("w", (64, 48))), np.ones((64, 48), np.float32)
+    memory = compile(graph, {"w": w}, device="cpu", wait=True).memory()
+    assert memory["packed_nbytes"] >= w.nbytes == memory["param_nbytes"]
+    assert "packed_nbytes" not in compile(graph, {"w": w}, device="reference").memory()
+
+
 # ---- processes
 @needs_compiler
 def test_a_process_that_ends_while_it_compiles_ends_at_once(tmp_path: Path) -> None:

@@ -143,8 +143,10 @@ class CompiledGraph:
         return fusion_report(self.report)
 
     def memory(self) -> dict[str, int]:
-        """Bytes needed, known before the first run: arena_nbytes at the largest sizes, weights, state, inputs."""
-        return {f"{s.value}_nbytes": self.plan.nbytes[s] for s in (Space.ARENA, Space.INPUT, Space.STATE, Space.PARAM, Space.CONST)}
+        """Bytes needed, known before the first run: arena_nbytes at the largest sizes, weights, state, inputs; on a device that lays weights
+        out anew also packed_nbytes, once its code is there."""
+        packed = {"packed_nbytes": self._executable.packed_nbytes} if isinstance(self._executable, Tiered) else {}
+        return {f"{s.value}_nbytes": self.plan.nbytes[s] for s in (Space.ARENA, Space.INPUT, Space.STATE, Space.PARAM, Space.CONST)} | packed
 
     def dispatch(self) -> list[dict[str, object]]:
         """One row a launch: node, op, kernel, tier, place, user's line."""

@@ -125,6 +125,10 @@ class Tiered(ExecutableGraph, Protocol):
     def tier_text(self) -> str:
         """The same for a person: since when, or what keeps it there."""
 
+    @property
+    def packed_nbytes(self) -> int:
+        """Weights that the faster tier keeps in a layout of its own, beside those it was given; 0 until it is there."""
+
     def start(self) -> None:
         """Prepare the faster tier in the background."""
 

@@ -143,6 +143,11 @@ class CpuGraph:
         table = (ctypes.c_void_p * (len(addresses) + len(packed)))(*addresses, *(a.ctypes.data for a in packed))
         return Weights(arrays, packed, table, ctypes.addressof(table))
 
+    @property
+    def packed_nbytes(self) -> int:
+        """Of weights laid out anew for their kernels, beside the arrays they came from."""
+        return sum(a.nbytes for a in self._weights.packed)
+
     def new_state(self) -> State:
         return State(self.plan)
 

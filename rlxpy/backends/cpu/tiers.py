@@ -117,6 +117,10 @@ class TieredGraph:
             self._params.update(arrays)
             self._running.set_params(arrays)
 
+    @property
+    def packed_nbytes(self) -> int:
+        return self._running.packed_nbytes if isinstance(self._running, CpuGraph) else 0
+
     def new_state(self) -> State:
         return State(self.plan)
 

@@ -1,0 +1,87 @@
+"""The workers of the cpu backend: how many there may be, and that results never depend on who came to help."""
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlxpy import Builder, compile, sym
+from rlxpy.backends.cpu import threads
+from rlxpy.backends.cpu.compilers import find_compiler
+from rlxpy.errors import InputError
+
+reason = find_compiler()
+needs_compiler = pytest.mark.skipif(isinstance(reason, str), reason=f"nothing was compiled: {reason}")
+
+
+@pytest.fixture(autouse=True)
+def any_number() -> Iterator[None]:
+    yield
+    threads.set_threads(None)
+
+
+@pytest.mark.parametrize(("groups", "files", "quota"), [
+    ("0::/\n", {"cpu.max": "150000 100000"}, 1),
+    ("0::/user/job\n", {"user/job/cpu.max": "max 100000", "user/cpu.max": "400000 100000"}, 4),
+    ("0::/user/job\n", {"user/job/cpu.max": "50000 100000", "user/cpu.max": "400000 100000"}, 1),
+    ("0::/elsewhere\n", {"cpu.max": "300000 100000"}, 3),  # a container's own mount
+    ("4:memory:/a\n3:cpu,cpuacct:/job\n", {"cpu,cpuacct/job/cpu.cfs_quota_us": "250000", "cpu,cpuacct/job/cpu.cfs_period_us": "100000"}, 2),
+    ("3:cpu,cpuacct:/job\n", {"cpu,cpuacct/job/cpu.cfs_quota_us": "-1", "cpu,cpuacct/job/cpu.cfs_period_us": "100000"}, None),
+    ("0::/\n", {"cpu.max": "max 100000"}, None),
+    ("0::/\n", {"cpu.max": "nonsense"}, None),
+    ("0::/\n", {}, None),
+])
+def test_control_groups_of_both_versions_cut_the_number(groups: str, files: dict[str, str], quota: int | None, tmp_path: Path) -> None:
+    for name, text in {"proc/self/cgroup": groups, **{f"sys/fs/cgroup/{k}": v for k, v in files.items()}}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert threads.cgroup_quota(tmp_path) == quota
+
+
+def test_a_system_without_control_groups(tmp_path: Path) -> None:
+    assert threads.cgroup_quota(tmp_path) is None
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="affinity was not changed: this system has none")
+def test_affinity_counts_from_the_next_call_on() -> None:
+    def pinned() -> tuple[int, int]:
+        before = threads.threads()
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # of the pool's thread alone
+        return before, threads.threads()
+
+    with ThreadPoolExecutor(1) as pool:
+        before, after = pool.submit(pinned).result()
+    assert after == 1 <= before == threads.threads()
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_fewer_threads_than_one_are_refused(count: int) -> None:
+    with pytest.raises(InputError, match=f"set_threads\\({count}\\)"):
+        threads.set_threads(count)
+
+
+@needs_compiler
+def test_results_do_not_depend_on_threads_callers_or_graphs() -> None:
+    """Several graphs of many tasks and of one, called at once by more threads than there are processors, with fewer and more workers."""
+    b = Builder()
+    x = b.input("x", (sym("N", 1, 512), 700))
+    wide = compile(b.finish(((x * 2.0).tanh() + x).softmax(axis=-1), x.sum(axes=(0,))), device="cpu", wait=True)
+    b = Builder()
+    small = compile(b.finish(b.input("x", (sym("N", 1, 512), 700))[:1] * 3.0), device="cpu", wait=True)
+    given = [np.random.default_rng(k).standard_normal((1 + 73 * k, 700)).astype(np.float32) for k in range(6)]
+    threads.set_threads(1)
+    want = [(*wide(x), small(x)) for x in given]
+
+    def work(k: int) -> None:
+        for _ in range(15):
+            for got, expected in zip((*wide(given[k]), small(given[k])), want[k], strict=True):
+                np.testing.assert_array_equal(got, expected)
+
+    for count in (2, 5, 1):
+        threads.set_threads(count)
+        with ThreadPoolExecutor(len(given)) as pool:
+            list(pool.map(work, range(len(given))))
