@@ -159,7 +159,7 @@ def test_a_weight_replaced_is_packed_anew() -> None:
 
 # ---- matrix units: where this CPU has none, the C that stands for them
 TILES = next((isa.name for isa in available() if "amx" in isa.features), f"{ISAS[0]}+amx_emulated")
-LARGE = {**{k: c for k, c in CASES.items() if 0 not in (*c.left, *c.right)}, "a long sum": Case((18, 600), (600, 40), True), "a long sum of activations": Case((2, 40, 600), (600, 17))}
+LARGE = {**{k: c for k, c in CASES.items() if 0 not in (*c.left, *c.right)}, "a long sum": Case((35, 600), (600, 40), True), "a long sum of activations": Case((2, 40, 600), (600, 17))}
 ULPS = {"highest": 2.0**-23, "high": 2.0**-15, "medium": 2.0**-7}  # an operand's relative error, times the sum of magnitudes: more than enough
 
 
@@ -198,13 +198,21 @@ def test_products_on_tiles(numerics: str, d: DType, threads: int) -> None:
 def test_six_products_of_planes_are_as_exact_as_f32(depth: int) -> None:
     """Root mean square error against float64, beside NumPy's f32 product."""
     rng = np.random.default_rng(depth)
-    x, w = (rng.normal(size=s).astype(np.float32) for s in ((32, depth), (depth, 32)))
+    x, w = (rng.normal(size=s).astype(np.float32) for s in ((48, depth), (depth, 32)))
     b = Builder("exact")
     f = on_tiles(b.finish(b.input("x", x.shape) @ b.param("w", w.shape)), {"w": w}, "highest")
     assert [r["kernel"] for r in f.dispatch()] == ["cpu/matmul.amx_x6"]
     want = x.astype(np.float64) @ w
     ours, theirs = (float(np.sqrt(np.mean((got - want) ** 2))) for got in (f.run(x), x @ w))
     assert ours <= 1.05 * theirs
+
+
+def test_too_few_rows_stay_off_the_tiles_and_dispatch_says_why() -> None:
+    b = Builder("few")
+    f = on_tiles(b.finish(b.input("x", (16, 8)) @ b.param("w", (8, 8))), {"w": np.ones((8, 8), np.float32)}, "highest")
+    (row,) = f.dispatch()
+    assert row["kernel"] == "cpu/matmul"
+    assert "out.shape[-2] REACHES 33: out.shape[-2] = 16" in str(row)
 
 
 SPECIAL = [np.inf, -np.inf, np.nan, 3.4e38, -3.39e38, 1e-40, 2.0**-149, 1e30]
@@ -248,7 +256,7 @@ def test_few_rows_at_run_time_on_tiles() -> None:
 
 
 def test_gated_products_on_tiles_give_what_the_reference_gives() -> None:
-    shapes = {"x": (3, 20, 33), "w": (33, 31), "u": (33, 31), "bias": (1, 31), "residual": (3, 31, 20)}
+    shapes = {"x": (3, 40, 33), "w": (33, 31), "u": (33, 31), "bias": (1, 31), "residual": (3, 31, 40)}
     rng = np.random.default_rng(2)
     arrays = {k: rng.normal(size=s).astype(np.float32) for k, s in shapes.items()}
     b = Builder("chains")

@@ -1,4 +1,5 @@
 /* Tile registers tmm0..7 of 16 rows x 64 bytes: the machine's own, or with RLX_AMX_EMULATED the same steps in C, for tests on any machine.
+   A task that uses them lies between RLX_AMX_BEGIN and RLX_AMX_END; a function that does begins with RLX_AMX_TILES.
    RLX_AMX_BF16(c, a, b): c f32 [16][16] += a bf16 [16][32] x b bf16 [16 pairs of rows][16 columns][2], flushing subnormal numbers. */
 #ifdef RLX_AMX_EMULATED
 typedef struct { u32 row[8][16][16]; } rlx_tiles;
@@ -14,8 +15,9 @@ static RLX_UNUSED RLX_NOINLINE void rlx_tiles_bf16(u32 (*restrict c)[16], u32 (*
       c[m][n] = rlx_bits_f32(rlx_flushed(rlx_flushed(rlx_of_bits_f32(c[m][n])) + rlx_flushed(even + odd)));
     }
 }
-#define RLX_AMX_BEGIN rlx_tiles tiles_;
+#define RLX_AMX_BEGIN
 #define RLX_AMX_END
+#define RLX_AMX_TILES rlx_tiles tiles_;
 #define RLX_AMX_ZERO(n) __builtin_memset(tiles_.row[n], 0, sizeof tiles_.row[n]);
 #define RLX_AMX_LOAD(n, from, step) for (i64 r_ = 0; r_ < 16; r_++) __builtin_memcpy(tiles_.row[n][r_], (const char *)(from) + r_*(step), 64);
 #define RLX_AMX_STORE(n, to, step) for (i64 r_ = 0; r_ < 16; r_++) __builtin_memcpy((char *)(to) + r_*(step), tiles_.row[n][r_], 64);
@@ -25,6 +27,7 @@ typedef struct { u8 palette, start, reserved[14]; u16 row_nbytes[16]; u8 rows[16
 static const rlx_tile_shapes rlx_whole_tiles RLX_ALIGNED = {1, 0, {0}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
 #define RLX_AMX_BEGIN __asm__ volatile("ldtilecfg %0" :: "m"(rlx_whole_tiles) : "memory");
 #define RLX_AMX_END __asm__ volatile("tilerelease" ::: "memory");
+#define RLX_AMX_TILES
 #define RLX_AMX_ZERO(n) __asm__ volatile("tilezero %%tmm" #n ::);
 #define RLX_AMX_LOAD(n, from, step) __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #n :: "r"(from), "r"((i64)(step)) : "memory");
 #define RLX_AMX_STORE(n, to, step) __asm__ volatile("tilestored %%tmm" #n ", (%0,%1,1)" :: "r"(to), "r"((i64)(step)) : "memory");

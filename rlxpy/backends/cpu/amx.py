@@ -28,16 +28,18 @@ LEAST, MOST = 2.0**-30, 2.0**30  # of a row's or column's greatest magnitude, fo
 
 @dataclass(frozen=True)
 class Scheme:
-    """planes: of each operand.  passes: which (left, right) planes are multiplied in each pass over k.  depth: tiles of k that go together."""
+    """planes: of each operand.  pairs: which (left, right) planes are multiplied, small products first.  depth: tiles of k that go together.
+    least_rows: of a product that is worth it; with fewer, what is read decides."""
 
     planes: int
-    passes: tuple[tuple[tuple[int, int], ...], ...]
+    pairs: tuple[tuple[int, int], ...]
     depth: int
+    least_rows: int
 
 
-BF16 = Scheme(1, (((0, 0),),), 12)
-X3 = Scheme(2, (((1, 0), (0, 0), (0, 1)),), 8)
-X6 = Scheme(3, (((2, 0), (1, 0), (1, 1), (0, 1), (0, 2)), ((0, 0),)), 8)  # small products are summed before large ones join them
+BF16 = Scheme(1, ((0, 0),), 12, 16)
+X3 = Scheme(2, ((1, 0), (0, 0), (0, 1)), 6, 16)
+X6 = Scheme(3, ((2, 0), (1, 0), (1, 1), (0, 1), (0, 2), (0, 0)), 4, 33)
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ def _emit(site: Site, scheme: Scheme) -> Kernel | tuple[Kernel, ...]:
 def _text(scheme: Scheme, d: DType) -> tuple[str, ...]:
     """C functions of a scheme, with what splits operands of type d."""
     load = "%s" if d is DType.F32 else f"rlx_load_{d.text}(%s)"
-    return read("cpu/amx.h"), render("cpu/planes.h.j2", P=scheme.planes, passes=scheme.passes, sources=[(d.text, ctext.storage(d), load)])
+    return read("cpu/amx.h"), render("cpu/planes.h.j2", P=scheme.planes, products=scheme.pairs, sources=[(d.text, ctext.storage(d), load)])
 
 
 def _split_left(site: Site, scheme: Scheme, p: Products, w: Walk, planes: Operand) -> Kernel:
