@@ -75,6 +75,28 @@ def test_order_without_elements_and_without_rest() -> None:
           np.empty((3, 0), np.float32), np.ones((1,), np.float32))
 
 
+@pytest.mark.parametrize("dtype", ["float16", ml_dtypes.bfloat16, "float32", "float64"], ids=lambda d: np.dtype(d).name)
+def test_softmax_along_any_axis(dtype: Any) -> None:
+    """Against float64, to a unit of the result's type; with NaN, infinities, and a column of -inf."""
+    x = RNG.normal(size=(3, 70, 130)).astype(np.float32).astype(dtype)
+    x[0, :, 5], x[1, 3, 7], x[2, 4, 8] = -np.inf, np.nan, np.inf
+    b = Builder("softmax")
+    v = b.input("x", x.shape, str(x.dtype))
+    made = [*(v.apply(op, (v,), {"axis": axis}) for op in ("softmax", "log_softmax") for axis in (0, 1, 2)), v.T.softmax(axis=1), v.T.softmax(axis=2)]
+    f = compile(b.finish(*made), device="cpu", options=DEBUG)
+    assert {row["tier"] for row in f.dispatch()} == {"kernel"}
+    assert not any(row["op"] == "fused reduce" for row in f.dispatch()), "these are kernels, not lowerings"
+    wide = x.astype(np.float64)
+    with np.errstate(all="ignore"):
+        e = [np.exp(wide - wide.max(axis, keepdims=True)) for axis in (0, 1, 2)]
+        soft = [a / a.sum(axis, keepdims=True) for axis, a in enumerate(e)]
+        logs = [wide - wide.max(axis, keepdims=True) - np.log(a.sum(axis, keepdims=True)) for axis, a in enumerate(e)]
+        unit = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-6, "float64": 1e-13}[x.dtype.name]
+        for _ in range(2):
+            for got, want in zip(f.run(x), [*soft, *logs, soft[2].swapaxes(1, 2), soft[1].swapaxes(1, 2)], strict=True):
+                np.testing.assert_allclose(got.astype(np.float64), want, rtol=unit, atol=unit)
+
+
 @pytest.mark.parametrize("dtype", REAL, ids=lambda d: np.dtype(d).name)
 def test_running_sums(dtype: Any) -> None:
     small = RNG.integers(-3, 4, (3, 70, 5)).astype(dtype)  # sums that every type holds exactly

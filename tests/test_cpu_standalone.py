@@ -14,10 +14,10 @@ import pytest
 from samples import OPS, Sample, assert_close, samples
 from standalone import SECONDS, standalone
 
-from rlxpy import Builder, DType, Graph, Op, compile
+from rlxpy import Builder, CompileOptions, DType, Graph, Op, compile, settings
 from rlxpy.backends.cpu.backend import Cpu
 from rlxpy.backends.cpu.compilers import Compiler, find_compiler, probe, run
-from rlxpy.backends.cpu.isa import ISAS
+from rlxpy.backends.cpu.isa import ISAS, available
 from rlxpy.ir.dtypes import Array
 from rlxpy.ir.op import ELEMENTWISE
 
@@ -98,6 +98,17 @@ def check(name: str, cpu: Cpu, compiler: Compiler, folder: Path, options: tuple[
     program = made.compile(compiler, folder, *options)
     for k, (got, want, dtype) in enumerate(zip(made.run([*runner, str(program)], case.arrays, folder), case.want, case.dtypes, strict=True)):
         assert_close(got, want, dtype, f"{name} output {k}")
+
+
+@pytest.mark.parametrize(("isa", "case"), [(isa.name, case) for isa in available()[1:] for case in ("views", {"sse4": "f32", "sse2": "f16"}.get(isa.name, "i32"))])
+@pytest.mark.skipif(isinstance(find_compiler(), str), reason=f"the cpu backend did not run: {find_compiler()}")
+def test_every_lower_instruction_set_that_this_cpu_has(isa: str, case: str) -> None:
+    chosen = CASES[case]
+    with settings.override(isa=isa):
+        f = compile(chosen.graph, device="cpu", options=CompileOptions(debug=True))
+        for _ in range(2):
+            for k, (got, want, dtype) in enumerate(zip(f.run(*chosen.arrays), chosen.want, chosen.dtypes, strict=True)):
+                assert_close(got, want, dtype, f"{isa} {case} output {k}")
 
 
 @pytest.mark.parametrize("case", CASES)

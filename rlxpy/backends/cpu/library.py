@@ -8,6 +8,7 @@ from rlxpy.backends.cpu import (
     amx,
     attention,
     blocks,
+    columns,
     conv,
     elementwise,
     encode,
@@ -36,6 +37,7 @@ ON_HOST: tuple[tuple[tuple[str, ...], str, tuple[Op, ...]], ...] = (  # element 
     (("i4", "u4"), "a byte holds one, and what its upper bits are is not said", (Op.CAST, Op.EQ, Op.NE, Op.WHERE, Op.PAD)),
     (("c64", "c128"), "the scalar column's C is for real numbers", (
         Op.NEG, Op.SQUARE, Op.CAST, Op.ADD, Op.SUB, Op.MUL, Op.DIV, Op.EQ, Op.NE, Op.WHERE, Op.SUM, Op.PROD, Op.CUMSUM, Op.MATMUL, Op.PAD, Op.SCATTER_ADD)),
+    (tuple(d.text for d in DType if d.is_float), "only the encoding of a cache, from the types of one, is written in C", (Op.QUANTIZE,)),
 )
 # products on AMX: how, the operands' type, and the numerics that permit it
 AMX = (("amx_x6", amx.X6, "f32", ("highest",)), ("amx_x3", amx.X3, "f32", ("high",)), ("amx_bf16", amx.BF16, "f32", ("medium", "low")),
@@ -74,6 +76,7 @@ def library(isa: Isa) -> KernelLibrary:
         KernelRow("quantize", Op.QUANTIZE, encode.emit, constraints=(Constraint("attrs.encoding", "EQ", encode.ENCODING), Constraint("in0.dtype", "IN", ("f32", "f16", "bf16"))),
                   doc="block by block"),
         *(KernelRow(op.text, op, rows.emit_rows, constraints=(floating, Constraint("attrs.axis", "EQ", -1)), doc="row by row") for op in (Op.SOFTMAX, Op.LOG_SOFTMAX)),
+        *(KernelRow(f"{op.text}.columns", op, columns.emit_softmax, constraints=(floating,), doc="columns side by side") for op in (Op.SOFTMAX, Op.LOG_SOFTMAX)),
         *(KernelRow(op.text, op, rows.emit_rows, constraints=(floating,), doc="row by row") for op in (Op.LAYER_NORM, Op.RMS_NORM)),
         *(KernelRow(name, op, attention.emitter(isa), ("q", "k", "v", "mask"), kind=kind, scratch_nbytes=attention.scratch_nbytes(isa), constraints=(
             Constraint("out.dtype", "IN", ("f32", "f16", "bf16")), *(Constraint(f"{x}.shape[3]", "LE", attention.MOST_CHANNELS) for x in "qv"), *more), doc=doc)
