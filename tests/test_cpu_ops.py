@@ -28,7 +28,7 @@ def bits(shape: tuple[int, ...], dtype: Any) -> Array:
     return np.where(RNG.random(shape) < 0.3, RNG.choice(np.array([0.0, -0.0, 1.0, 2.0] if raw.dtype.kind not in "iu" else [0, 1, 2, 1]).astype(d), shape), raw)
 
 
-def agree(make: Callable[..., Any], *arrays: Array, shapes: Mapping[int, Any] = {}, exact: bool = True) -> None:
+def agree(make: Callable[..., Any], *arrays: Array, shapes: Mapping[int, Any] = {}) -> None:
     """The graph `make` gives the same on cpu, twice, with one thread and with two, as on the reference; every output on its own."""
     b = Builder("case")
     made = make(*(b.input(f"x{k}", shapes.get(k, a.shape), str(a.dtype)) for k, a in enumerate(arrays)))
@@ -42,10 +42,7 @@ def agree(make: Callable[..., Any], *arrays: Array, shapes: Mapping[int, Any] = 
             threads.set_threads(count)
             got = f.run(*arrays)
             for k, (a, w) in enumerate(zip(*(r if isinstance(r, tuple) else (r,) for r in (got, want)), strict=True)):
-                if exact:
-                    assert_same(a, w, f"output {k}, {count} threads")
-                else:
-                    np.testing.assert_allclose(a.astype(np.float64), w.astype(np.float64), rtol=1e-4, atol=1e-3, err_msg=f"output {k}, {count} threads")
+                assert_same(a, w, f"output {k}, {count} threads")
     finally:
         threads.set_threads(None)
 
@@ -106,7 +103,9 @@ def test_running_sums(dtype: Any) -> None:
 def test_running_sums_of_long_lines_come_in_blocks() -> None:
     whole = RNG.integers(-3, 4, (2, 50_001)).astype(np.float32)
     agree(lambda x, y: [x.cumsum(axis=1), x.reverse(axes=(1,)).cumsum(axis=1), y.cumsum(axis=0)], whole, RNG.integers(-9, 9, (40_000,)).astype(np.int8))
-    agree(lambda x: x.cumsum(axis=0), RNG.normal(size=60_000).astype(np.float32), exact=False)
+    b, x = Builder("line"), np.random.default_rng(6).normal(size=60_000).astype(np.float32)
+    got = compile(b.finish(b.input("x", x.shape).cumsum(axis=0)), device="cpu").run(x)
+    np.testing.assert_allclose(got, np.cumsum(x.astype(np.float64)), rtol=0, atol=0.02)  # ten times what roundings make of partial sums up to 250
 
 
 N = sym("N", 0, 90_000)
