@@ -26,6 +26,7 @@ ENOUGH_TASKS = 8
 MOST_TAPS = 64    # that are written one by one
 CHUNK = 256       # results that tap after tap is added to
 ALIGN_NBYTES = 64
+SLACK_NBYTES = 2 * RESULTS * 8  # a task's results and a panel's width more, of the widest type
 
 
 def spatial(values: Shape, fill: int) -> Shape:
@@ -35,11 +36,12 @@ def spatial(values: Shape, fill: int) -> Shape:
 
 @dataclass(frozen=True)
 class Source:
-    """[outer, channels, 3 axes of space] as a kernel reads it: an operand where it lies, or its copy in scratch."""
+    """[outer, channels, 3 axes of space] as a kernel reads it: an operand where it lies, or its copy in scratch, behind which one may read on."""
 
     pointer: str
     dtype: DType
     strides: Shape
+    slack: bool = False
 
     @property
     def c(self) -> str:
@@ -61,7 +63,7 @@ def laid_out(o: Operand, low: Shape, high: Shape, room: str) -> tuple[Kernel, So
     pointer = f"({ctext.value(to)} *)({room})"
     stage = Kernel((f"const {o.c} *restrict x0", f"{ctext.value(to)} *restrict room"), text, (o.pointer, pointer), ctext.dim(o.shape[0] * o.shape[1]),
                    frozenset(ctext.names(*o.shape, *o.layout.strides)))
-    return stage, Source(pointer, to, row_major((o.shape[0], o.shape[1], *sizes)).strides)
+    return stage, Source(pointer, to, row_major((o.shape[0], o.shape[1], *sizes)).strides, slack=True)
 
 
 def texts(dims: Shape) -> tuple[str, ...]: return tuple(map(ctext.dim, dims))
@@ -88,7 +90,7 @@ def _room(x: TensorType, w: TensorType, attrs: Conv, plain_weights: bool) -> tup
     copies_x = padded or (is_product(x, w) and x.dtype is not wide)
     copies_w = is_product(x, w) and not (plain_weights and w.dtype is wide)
     shape = (*x.shape[:2], *(n + a + b for n, a, b in zip(x.shape[2:], attrs.low, attrs.high, strict=True)))
-    return copies_x * _aligned(TensorType(shape, wide).max_nbytes), copies_w * _aligned(TensorType(w.shape, wide).max_nbytes)
+    return copies_x * (_aligned(TensorType(shape, wide).max_nbytes) + SLACK_NBYTES), copies_w * _aligned(TensorType(w.shape, wide).max_nbytes)
 
 
 def _aligned(nbytes: int) -> int: return -(-nbytes // ALIGN_NBYTES) * ALIGN_NBYTES
@@ -174,7 +176,7 @@ def _product(site: Site, isa: Isa, attrs: Conv, w: Shape, image: Source, weights
     out, parts, tile = site.out.shape, epilogue(site), Tile(isa, image.dtype, image.dtype)
     results, value = product(out[2:]), ctext.value(image.dtype)
     block = _channels(w[0] // attrs.groups, attrs.groups * lower(out[0]) * -(-lower(results) // RESULTS), tile.rows)
-    text = render("cpu/conv.c.j2", T=value, K=ctext.dim(product(w[1:])), taps=product(w[2:]), MR=tile.rows, NR=tile.columns, OB=block, PB=RESULTS, KC=DEPTH,
+    text = render("cpu/conv.c.j2", T=value, K=ctext.dim(product(w[1:])), taps=product(w[2:]), MR=tile.rows, NR=tile.columns, OB=block, PB=RESULTS, KC=DEPTH, slack=image.slack,
                   row=parts.row, inner=parts.inner, **_geometry(site, attrs, w, image))
     tasks = f"{ctext.dim(out[0])}*{attrs.groups}*rlx_ceil_quotient({ctext.dim(results)}, {RESULTS})*rlx_ceil_quotient({ctext.dim(w[0] // attrs.groups)}, {block})"
     return Kernel((f"const {value} *restrict w", f"const {value} *restrict x", *params(parts.operands, site.out)), text,
