@@ -21,7 +21,7 @@ from rlxpy.ir.place import Loc
 from rlxpy.ir.refs import evaluate
 from rlxpy.ir.verify import verify
 
-KINDS = ("elementwise", "matmul", "gated_mlp", "reduce")
+KINDS = ("elementwise", "matmul", "gated_mlp", "reduce", "rows")
 
 
 def fused(g: Graph, **options: object) -> tuple[Graph, tuple[Note, ...]]:
@@ -52,7 +52,7 @@ def test_nothing_is_computed_twice_or_lost(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_groups_are_convex_and_only_their_root_is_read(seed: int) -> None:
+def test_groups_are_convex_and_only_their_outputs_are_read(seed: int) -> None:
     """networkx, on the graph before fusion: no path leaves a group and comes back."""
     g = numbered(Canonicalise()(random_graph(seed).graph))
     flow = nx.DiGraph([(r.node, n.id) for n in g for r in n.inputs])
@@ -64,9 +64,12 @@ def test_groups_are_convex_and_only_their_root_is_read(seed: int) -> None:
         below = set().union(*(nx.descendants(flow, m) for m in members)) - members
         above = set().union(*(nx.ancestors(flow, m) for m in members)) - members
         assert not below & above
-        for m in members - {root}:
-            assert set(flow.successors(m)) <= members
-            assert m not in g.escaping
+        outputs = {body[r].loc.line for r in body.outputs}
+        assert root in outputs
+        for m in members:
+            others = set(flow.successors(m)) - members
+            assert (m in outputs) == bool(others or m in g.escaping)
+            assert all(u > root for u in others)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -164,13 +167,46 @@ def test_gated_products_share_their_input() -> None:
 def test_reductions_take_what_feeds_them() -> None:
     b = Builder()
     x = b.input("x", (3, 5))
-    assert kinds(b.finish(((x - 1.0) * x).sum(axes=(1,)).sqrt())) == ["reduce", "sqrt"]
+    assert kinds(b.finish(((x - 1.0) * x).sum(axes=(1,)))) == ["reduce"]
     assert kinds(b.finish((x.exp().max(axes=(0,), keep=True) - x).sum(axes=(1,)))) == ["reduce", "reduce"]
     w = b.param("w", (5, 5))
     assert kinds(b.finish((x @ w).sum(axes=(0,)))) == ["matmul", "sum"]
 
 
-@pytest.mark.parametrize("wanted", [frozenset(c) for k in range(5) for c in combinations(KINDS, k)], ids=lambda w: "+".join(sorted(w)) or "none")
+def test_reductions_take_what_follows() -> None:
+    b = Builder()
+    x, y, z = b.input("x", (3, 5)), b.input("y", (3,)), b.input("z", (3, 1))
+    assert kinds(b.finish(((x - 1.0) * x).sum(axes=(1,)).sqrt() * y)) == ["reduce"]
+    assert kinds(b.finish(((x * x).mean(axes=(1,), keep=True) + 1e-6).rsqrt() * z)) == ["reduce"]
+    assert kinds(b.finish((x - z.exp()).sum(axes=(1,), keep=True) * z.sin())) == ["exp", "reduce"], "exp(z) is made once, not for every element of x"
+    assert kinds(b.finish(x.sum(axes=(1,), keep=True) + x)) == ["sum", "add"]
+
+
+def test_rows_take_what_feeds_them_and_what_follows() -> None:
+    b = Builder()
+    x, r, g, w = b.input("x", (3, 5)), b.input("r", (3, 5)), b.param("g", (5,)), b.param("w", (5, 5))
+    assert kinds(b.finish((x + r).layer_norm(g, g, eps=1e-5).gelu())) == ["rows"]
+    assert kinds(b.finish((x * 0.5 + r).softmax(axis=-1) * r)) == ["rows"]
+    assert kinds(b.finish(x.softmax(axis=1).softmax(axis=1).exp())) == ["softmax", "rows"]
+    assert kinds(b.finish(x.exp().softmax(axis=0))) == ["exp", "softmax"]
+    assert kinds(b.finish((x + r).rms_norm(g.exp(), eps=1e-5))) == ["exp", "rows"]
+    assert kinds(b.finish((x @ w + r).rms_norm(g, eps=1e-5))) == ["matmul", "rms_norm"], "the sum is free in the product's loop"
+    assert kinds(b.finish((x @ w + r).rms_norm(g, eps=1e-5)), kinds=frozenset({"rows"})) == ["matmul", "rows"]
+
+
+def test_a_sum_that_later_readers_need_is_a_further_output() -> None:
+    b = Builder()
+    x, r, g, w = b.input("x", (3, 5)), b.input("r", (3, 5)), b.param("g", (5,)), b.param("w", (5, 5))
+    s = x + r
+    after, notes = fused(b.finish(s + (s.rms_norm(g, eps=1e-5) @ w).relu()))
+    assert [n.kind for n in after if n.inputs] == ["rows", "matmul"]
+    assert [n.types for n in after if n.kind == "rows"] == [(s.type, s.type)]
+    assert notes[0].saved_nbytes == 3 * 5 * 4, "the sum is written, but not read again"
+    early = b.finish(s.exp() @ w, s.rms_norm(g, eps=1e-3))
+    assert kinds(early) == ["add", "exp", "matmul", "rms_norm"], "a reader that runs before the row function has the sum made before"
+
+
+@pytest.mark.parametrize("wanted", [frozenset(c) for k in range(6) for c in combinations(KINDS, k)], ids=lambda w: "+".join(sorted(w)) or "none")
 def test_only_the_wanted_kinds_are_made(wanted: frozenset[str]) -> None:
     b = Builder()
     x, w, v = b.input("x", (4, 4)), b.param("w", (4, 4)), b.param("v", (4, 4))

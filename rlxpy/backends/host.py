@@ -16,7 +16,7 @@ from rlxpy.ir.graph import Graph, Node, Ref
 from rlxpy.ir.op import LEAVES, Op
 from rlxpy.ir.row import OpRow
 
-FUSED_KINDS = ("elementwise", "matmul", "gated_mlp", "conv", "reduce")  # worth making for NumPy
+FUSED_KINDS = ("elementwise", "matmul", "gated_mlp", "conv", "reduce", "rows")  # worth making for NumPy
 
 
 def by_ref(ins: Sequence[Array], outs: Sequence[Array], attrs: Mapping[str, Any], ref: Callable[..., Any]) -> None:

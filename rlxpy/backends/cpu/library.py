@@ -54,7 +54,8 @@ def library(isa: Isa) -> KernelLibrary:
     return KernelLibrary("cpu", (
         *(KernelRow(op.text, op, elementwise.emit, constraints=(number, read), doc="one loop nest") for op in Op if op in ELEMENTWISE),
         KernelRow("fused.elementwise", Op.FUSED, elementwise.emit, kind="elementwise", constraints=(inside,), doc="one loop nest, one write"),
-        KernelRow("fused.reduce", Op.FUSED, reduction.emit, kind="reduce", constraints=(inside,), doc="a reduction with what feeds it"),
+        KernelRow("fused.reduce", Op.FUSED, reduction.emit, kind="reduce", constraints=(inside,), doc="a reduction with what feeds it and what follows"),
+        KernelRow("fused.rows", Op.FUSED, rows.emit, kind="rows", constraints=(inside,), doc="row by row, with what feeds it and what follows"),
         *(KernelRow(op.text, op, reduction.emit, constraints=(number,)) for op in REDUCTIONS),
         *_amx_rows(),
         KernelRow("matmul", Op.MATMUL, product, constraints=(number,), scratch_nbytes=panels, doc="register tiles, plain loops for integers"),
@@ -75,9 +76,9 @@ def library(isa: Isa) -> KernelLibrary:
         KernelRow("dequantize", Op.DEQUANTIZE, quant.dequantizer(isa), constraints=(Constraint("attrs.encoding", "IN", blocks.BLOCKS),)),
         KernelRow("quantize", Op.QUANTIZE, encode.emit, constraints=(Constraint("attrs.encoding", "EQ", encode.ENCODING), Constraint("in0.dtype", "IN", ("f32", "f16", "bf16"))),
                   doc="block by block"),
-        *(KernelRow(op.text, op, rows.emit_rows, constraints=(floating, Constraint("attrs.axis", "EQ", -1)), doc="row by row") for op in (Op.SOFTMAX, Op.LOG_SOFTMAX)),
+        *(KernelRow(op.text, op, rows.emit, constraints=(floating, Constraint("attrs.axis", "EQ", -1)), doc="row by row") for op in (Op.SOFTMAX, Op.LOG_SOFTMAX)),
         *(KernelRow(f"{op.text}.columns", op, columns.emit_softmax, constraints=(floating,), doc="columns side by side") for op in (Op.SOFTMAX, Op.LOG_SOFTMAX)),
-        *(KernelRow(op.text, op, rows.emit_rows, constraints=(floating,), doc="row by row") for op in (Op.LAYER_NORM, Op.RMS_NORM)),
+        *(KernelRow(op.text, op, rows.emit, constraints=(floating,), doc="row by row") for op in (Op.LAYER_NORM, Op.RMS_NORM)),
         *(KernelRow(name, op, attention.emitter(isa), ("q", "k", "v", "mask"), kind=kind, scratch_nbytes=attention.scratch_nbytes(isa), constraints=(
             Constraint("out.dtype", "IN", ("f32", "f16", "bf16")), *(Constraint(f"{x}.shape[3]", "LE", attention.MOST_CHANNELS) for x in "qv"), *more), doc=doc)
           for name, op, kind, more, doc in (("attention", Op.ATTENTION, "", (), "online softmax by tiles, or split over keys"),

@@ -10,6 +10,16 @@ from rlxpy.ir.layout import Layout
 TASK_NUMEL = 1 << 13  # elements a task handles: enough to hide its cost, small enough to share among threads
 
 
+def offset(strides: Shape, name: str = "i") -> str:
+    """C expression of the place that indices i0, i1, .. lead to."""
+    return " + ".join(index(s, f"{name}{k}") for k, s in enumerate(strides) if s != 0) or "0"
+
+
+def index(stride: Dim, name: str = "j") -> str:
+    """C expression of the place that one index leads to."""
+    return "0" if stride == 0 else name if stride == 1 else f"{name}*{ctext.dim(stride)}"
+
+
 @dataclass(frozen=True)
 class Nest:
     """sizes of the loops, outermost first, and for every operand its strides along them; broadcast axes have stride 0."""
@@ -27,13 +37,11 @@ class Nest:
 
     def offset(self, operand: int) -> str:
         """C expression of an operand's offset at outer indices i0, i1, .."""
-        terms = [f"i{k}*{ctext.dim(s)}" if s != 1 else f"i{k}" for k, s in enumerate(self.strides[operand][:-1]) if s != 0]
-        return " + ".join(terms) or "0"
+        return offset(self.strides[operand][:-1])
 
     def step(self, operand: int) -> str:
         """Index of an operand in the inner loop over j."""
-        s = self.strides[operand][-1]
-        return "0" if s == 0 else "j" if s == 1 else f"j*{ctext.dim(s)}"
+        return index(self.strides[operand][-1])
 
 
 def aligned(shape: Shape, layout: Layout, to: Shape) -> Shape:

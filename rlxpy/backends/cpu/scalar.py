@@ -12,11 +12,12 @@ from rlxpy.ir.op import Op
 
 @dataclass(frozen=True)
 class Chain:
-    """`lines` compute; `result` is the C expression of the chain's value."""
+    """`lines` compute; `result` is the C expression of the chain's value; `reads` are the given values that it needs."""
 
     lines: tuple[str, ...]
     result: str
     dtype: DType
+    reads: frozenset[Ref]
 
 
 def load(d: DType, text: str) -> str:
@@ -37,11 +38,13 @@ def rounded(d: DType, text: str) -> str:
 def chain(body: Graph, given: Mapping[Ref, str], result: Ref | None = None) -> Chain:
     """What computes `result` (the body's output) from values whose C text is `given`: the body's inputs, products made before."""
     out = body.outputs[0] if result is None else result
-    text, needed = dict(given), set[int]()
+    text, needed, reads = dict(given), set[int](), set[Ref]()
     todo = [out]
     while todo:
         r = todo.pop()
-        if r not in given and r.node not in needed:
+        if r in given:
+            reads.add(r)
+        elif r.node not in needed:
             needed.add(r.node)
             todo += body[r].inputs
     lines: list[str] = []
@@ -52,7 +55,7 @@ def chain(body: Graph, given: Mapping[Ref, str], result: Ref | None = None) -> C
             continue
         lines.append(f"const {ctext.value(n.type.dtype)} v{n.id} = {expression(n, body, [text[i] for i in n.inputs])};")
         text[r] = f"v{n.id}"
-    return Chain(tuple(lines), text[out], body.type(out).dtype)
+    return Chain(tuple(lines), text[out], body.type(out).dtype, frozenset(reads))
 
 
 def expression(n: Node, graph: Graph, args: list[str]) -> str:
