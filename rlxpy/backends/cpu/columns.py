@@ -14,7 +14,7 @@ LANES = 64  # columns of one block: their greatest values and sums stay in the f
 def emit_softmax(site: Site) -> Kernel:
     (x,), out = site.ins, site.out
     if site.node.attrs.axis == len(x.shape) - 1:  # type: ignore[attr-defined]
-        return rows.emit_rows(site)
+        return rows.emit(site)
     lines, acc = lines_of(site.node.attrs.axis, x, out), out.dtype.accumulator  # type: ignore[attr-defined]
     element = f"p[k*{ctext.dim(lines.steps[0])} + l*{ctext.dim(lines.lanes[0])}]"
     text = render("cpu/softmax.c.j2", n=ctext.dim(lines.length), head=lines.head((x, out), ("x0", "y"), LANES), lanes=LANES, c=x.c, T=ctext.value(acc),
