@@ -84,7 +84,7 @@ def onnx_file() -> Path:
         torch: Any = import_module("torch")
         ids = torch.ones(2, 8, dtype=torch.int64)
 
-        class Hidden(torch.nn.Module):  # type: ignore[misc, name-defined]
+        class Hidden(torch.nn.Module):  # type: ignore[misc]
             def __init__(self) -> None:
                 super().__init__()
                 self.model = torch_model(1).requires_grad_(False)
@@ -216,7 +216,7 @@ class Worker:
         self.name, self.threads = name, threads
         counts = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
         env = {**os.environ, **counts, "ENCODER_FOLDER": str(folder), "TOKENIZERS_PARALLELISM": "false", "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
-        self.said = tempfile.TemporaryFile("w+")
+        self.said = tempfile.TemporaryFile("w+")  # noqa: SIM115 (it lives as long as the process)
         self.process = subprocess.Popen([python, __file__, "--worker", name, str(threads)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                         stderr=self.said, text=True, env=env)
         self.repeats: dict[tuple[int, int], int] = {}
