@@ -11,7 +11,7 @@ from rlxpy import Builder, CompileOptions, Graph, Op, Value, compile, cond, pars
 from rlxpy.backends.cpu import threads
 from rlxpy.backends.cpu.compilers import find_compiler
 from rlxpy.backends.cpu.isa import available
-from rlxpy.errors import BuildError, IndexOutOfRange, VerifyError
+from rlxpy.errors import BuildError, IndexOutOfRange, NonDifferentiableError, VerifyError
 from rlxpy.ir.dtypes import Array
 from rlxpy.ir.extension import OpExtension, register_op, registry
 from rlxpy.ir.row import OpRow
@@ -287,3 +287,36 @@ def test_a_value_of_a_loop_does_not_leave_it_by_the_side() -> None:
     scan(lambda c, p: (kept.append(c) or c, None), x[0], x)  # type: ignore[func-returns-value]
     with pytest.raises(BuildError, match="return it from the function that makes it"):
         b.finish(kept[0])
+
+
+# ---- derivatives ---------------------------------------------------------------------------------------------------
+@devices
+def test_gradients_go_through_loops_in_branches_in_loops(device: str) -> None:
+    """d/dw of what a nested loop gives, with w used at every depth, against differences."""
+    def loss(b: Builder, w: Value, x: Value) -> Any:
+        def step(c: Value, part: Value) -> tuple[Value, Value]:
+            grown = cond(c.sum(axes=(0,)) > 0.0, lambda v: scan(lambda s, _: ((s * w).tanh() + part, None), v, length=2)[0], lambda v: v * part - w, c)
+            return grown, grown * w
+
+        c, ys = scan(step, x[0], x)
+        return c.sum(axes=(0,)) + ys.sum(axes=(0, 1))
+
+    b = Builder("nested")
+    w, x = b.input("w", (3,), "f64"), b.input("x", (4, 3), "f64")
+    loss(b, w, x)
+    node = next(n for n in b.nodes if n.op is Op.SCAN)
+    ins, y = [Value(b, r) for r in node.inputs], tuple(Value(b, r) for r in node.refs)
+    ones = [b.const(np.ones((3,))), b.const(np.ones((4, 3)))]
+    grads = node.row.vjp(tuple(ones), y, *ins, **node.attrs.params())  # type: ignore[operator, misc]
+    f = compile(b.finish(loss(b, w, x), grads[[v.ref for v in ins].index(w.ref)]), device=device, options=CHECKED)
+    at, parts, step = normal(3).astype(float), normal(4, 3, seed=3).astype(float), 1e-6
+    slope = [(f.run(at + step * e, parts)[0] - f.run(at - step * e, parts)[0]) / (2 * step) for e in np.eye(3)]
+    np.testing.assert_allclose(f.run(at, parts)[1], slope, rtol=1e-6, atol=1e-7)
+
+
+def test_no_gradient_goes_through_a_while_and_the_reason_is_given() -> None:
+    b = Builder("while")
+    x = b.input("x", (2, 3))
+    carry, _ = scan(lambda c, part: (while_loop(lambda s: (s > 1.0).any(axes=(0,)), lambda s: s * 0.5, c + part), None), x[0], x)
+    with pytest.raises(NonDifferentiableError, match=r"no vjp goes through while(?s:.*)how many steps"):
+        carry.node.row.vjp(x[0], carry, *(Value(b, r) for r in carry.node.inputs), **carry.node.attrs.params())

@@ -12,6 +12,7 @@ from rlxpy.ir import (
     attrs as A,
     batching as B,
     control,
+    control_values as CV,
     derivatives as D,
     fourier,
     layout,
@@ -246,10 +247,12 @@ class Op(Enum):
                         dtypes=(WORD,), attrs=A.Sized, doc="u32 words of a key u32[2] used once; Threefry-2x32-20, doi:10.1145/2063384.2063405")
 
     # control flow, with graphs as parameters
-    SCAN = OpRow((0, None), *control.SCAN, attrs=A.Scan, doc="a graph run once for every slice of its inputs, carrying values from step to step")
+    SCAN = OpRow((0, None), *control.SCAN, vjp=CV.scan_vjp, jvp=CV.scan_jvp, attrs=A.Scan,
+                 doc="a graph run once for every slice of its inputs, carrying values from step to step")
     WHILE = OpRow((1, None), *control.WHILE, vjp=Why("how many steps there are is known only when they are done, so nothing keeps their values"),
-                  attrs=A.While, doc="a graph run on its own results while another says so")
-    COND = OpRow((1, None), *control.COND, dtypes=(BOOL, ANYTHING), attrs=A.Branch, doc="one of two graphs, chosen by a bool; the other does not run")
+                  jvp=CV.while_jvp, attrs=A.While, doc="a graph run on its own results while another says so")
+    COND = OpRow((1, None), *control.COND, vjp=CV.cond_vjp, jvp=CV.cond_jvp, dtypes=(BOOL, ANYTHING), attrs=A.Branch,
+                 doc="one of two graphs, chosen by a bool; the other does not run")
 
     # made by the compiler, and the one door for extensions
     FUSED = OpRow((0, None), S.body_shapes, S.body_dtypes, refs.run_body, lower=lowerings.fused, attrs=A.Fused,
