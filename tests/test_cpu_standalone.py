@@ -21,6 +21,7 @@ from rlxpy.backends.cpu.isa import ISAS, available
 from rlxpy.compiler.session import lower
 from rlxpy.ir.dtypes import Array
 from rlxpy.ir.op import ELEMENTWISE
+from rlxpy.ir.quantize import quantize
 
 TYPES = (DType.F32, DType.F16, DType.I32, DType.BOOL)
 SOME = (Op.EXP, Op.ERF, Op.SIN, Op.CAST, Op.WHERE, Op.MOD, Op.SHIFT_LEFT)
@@ -54,6 +55,23 @@ def views() -> tuple[Graph, list[Array]]:
     return b.finish(*outputs), [rng.normal(size=(37, 70)).astype(np.float32), rng.normal(size=(3, 35, 19)).astype(np.float32), np.array([0, 3, -1, 3, 36])]
 
 
+def attentions() -> tuple[Graph, list[Array]]:
+    """Tiles and parts of keys, read where they lie and decoded, at sizes that end within a vector, a tile and a block of rows."""
+    b, rng, arrays, outputs = Builder("attentions"), np.random.default_rng(2), list[Array](), list[Any]()
+
+    def given(array: Array) -> Any:
+        arrays.append(array)
+        return b.input(f"x{len(arrays)}", array.shape, str(DType.U8 if array.dtype == np.uint8 else DType.F16 if array.dtype == np.float16 else DType.F32))
+
+    for t, s in ((21, 101), (1, 401)):
+        for d, stored in ((32, "f32"), (36, "f32"), (32, "f16"), (32, "q8_0")):
+            q, k, v = (rng.normal(size=n).astype(np.float32) for n in ((1, 4, t, d), (1, 2, s, d), (1, 2, s, d)))
+            x, kept = given(q), [given(quantize(a, stored)[0] if stored == "q8_0" else a.astype(stored.replace("f", "float"))) for a in (k, v)]
+            wide = [y.dequantize(encoding=stored, shape=(1, 2, s, d)) if stored == "q8_0" else y.cast(to="f32") if stored == "f16" else y for y in kept]
+            outputs.append(x.apply("attention", (x, *wide), {"scale": 0.2, "mask": "causal"}))
+    return b.finish(*outputs), arrays
+
+
 @dataclass(frozen=True)
 class Case:
     graph: Graph
@@ -68,8 +86,8 @@ def cases() -> Iterator[tuple[str, Case]]:
         given = [s.arrays() for s in every]
         want = [w for s, arrays in zip(every, given, strict=True) for w in s.reference(arrays)]
         yield dtype.text, Case(graph, [a for arrays in given for a in arrays], want, [s.dtype for s in every for _ in s.graph().outputs])
-    graph, arrays = views()
-    yield "views", Case(graph, arrays, list(compile(graph, device="reference").run(*arrays)), [t.dtype for t in graph.output_types])
+    for name, (graph, arrays) in (("views", views()), ("attentions", attentions())):
+        yield name, Case(graph, arrays, list(compile(graph, device="reference").run(*arrays)), [t.dtype for t in graph.output_types])
 
 
 CASES = dict(cases())
