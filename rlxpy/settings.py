@@ -58,7 +58,7 @@ SETTINGS: dict[str, Setting] = {s.name: s for s in (
     Setting("numerics", str.strip, "highest", "how exact f32 products are: highest, high, medium or low", "CompileOptions(numerics=)"),
     Setting("cc", str.strip, "", "C compiler: a name, a path or a command line; empty is the first of cc, gcc, clang, ziglang that works", "settings.override(cc=...)"),
     Setting("wait", _flag, "", "whether compile returns only when compiled code is there, instead of starting on the reference", "compile(wait=)"),
-    Setting("isa", str.strip, "", "instruction set of generated C; empty is the best that this CPU has", "settings.override(isa=...)"),
+    Setting("isa", str.strip, "", "instruction set of generated C, with features after plus signs (avx512+vnni); empty is the best that this CPU has", "settings.override(isa=...)"),
     Setting("quiet", _flag, "", "no progress and no notes on stderr", "rlx --quiet"),
 )}
 
