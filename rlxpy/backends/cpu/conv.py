@@ -176,7 +176,9 @@ def _product(site: Site, isa: Isa, attrs: Conv, w: Shape, image: Source, weights
     out, parts, tile = site.out.shape, epilogue(site), Tile(isa, image.dtype, image.dtype)
     results, value = product(out[2:]), ctext.value(image.dtype)
     block = _channels(w[0] // attrs.groups, attrs.groups * lower(out[0]) * -(-lower(results) // RESULTS), tile.rows)
-    text = render("cpu/conv.c.j2", T=value, K=ctext.dim(product(w[1:])), taps=product(w[2:]), MR=tile.rows, NR=tile.columns, OB=block, PB=RESULTS, KC=DEPTH, slack=image.slack,
+    most = max(min(block, upper(w[0] // attrs.groups)), 1)
+    height = -(-most // -(-most // tile.rows))  # tiles of one height: 4 and 4 channels rather than 6 and 2
+    text = render("cpu/conv.c.j2", T=value, K=ctext.dim(product(w[1:])), taps=product(w[2:]), MR=height, NR=tile.columns, OB=block, PB=RESULTS, KC=DEPTH, slack=image.slack,
                   row=parts.row, inner=parts.inner, **_geometry(site, attrs, w, image))
     tasks = f"{ctext.dim(out[0])}*{attrs.groups}*rlx_ceil_quotient({ctext.dim(results)}, {RESULTS})*rlx_ceil_quotient({ctext.dim(w[0] // attrs.groups)}, {block})"
     return Kernel((f"const {value} *restrict w", f"const {value} *restrict x", *params(parts.operands, site.out)), text,
