@@ -107,7 +107,7 @@ def test_every_encoding(names: tuple[str, ...], numerics: str, threads: int) -> 
     hold(*products(names, numerics), numerics)
 
 
-@pytest.mark.parametrize("isa", [isa.name for isa in available()][1:])
+@pytest.mark.parametrize("isa", [*(isa.name for isa in available()[1:]), *(f"{isa.name}+vnni_emulated" for isa in available() if isa.vector == 8)])
 def test_every_instruction_set_of_this_machine(isa: str) -> None:
     with settings.override(isa=isa):
         for numerics in ("highest", "low"):

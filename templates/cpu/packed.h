@@ -121,11 +121,19 @@ RLX_INLINE rlx_vi rlx_look_up_wide(const u8 *table, rlx_vi code) {
 /* Dot products of bytes; x: signed bytes in -127..127.  rlx_part_add adds products of code and x to a part, rlx_part_sum a part to sums
    over four neighbours.  Codes are unsigned for rlx_part_add and signed for rlx_part_add_signed; a machine may have only one of the two.
    A part holds the products of 8 calls, with AVX2 alone no more than fit into 16 bits: 32767 / (254 * greatest code) calls. */
-#if RLX_BYTES == 32 && (defined(__AVXVNNI__) || (defined(__AVX512VNNI__) && defined(__AVX512VL__)))
+#if RLX_BYTES == 32 && defined(RLX_VNNI_EMULATED)
+typedef rlx_sums rlx_part;
+RLX_INLINE rlx_part rlx_part_add(rlx_part part, rlx_bytes code, rlx_bytes x) {
+  const rlx_pairs c = (rlx_pairs)code, v = (rlx_pairs)x;
+  const rlx_sums low = (rlx_sums)((c & 255)*(v << 8 >> 8)), high = (rlx_sums)((c >> 8 & 255)*(v >> 8));
+  return part + (low << 16 >> 16) + (low >> 16) + (high << 16 >> 16) + (high >> 16);
+}
+RLX_INLINE rlx_sums rlx_part_sum(rlx_sums sums, rlx_part part) { return sums + part; }
+#elif RLX_BYTES == 32 && (defined(__AVXVNNI__) || (defined(__AVX512VNNI__) && defined(__AVX512VL__)))
 #if defined(__AVX512VNNI__)
 #define RLX_DPBUSD "vpdpbusd %2, %1, %0"
 #else
-#define RLX_DPBUSD "{vex} vpdpbusd %2, %1, %0"
+#define RLX_DPBUSD "%{vex%} vpdpbusd %2, %1, %0"
 #endif
 typedef rlx_sums rlx_part;
 RLX_INLINE rlx_part rlx_part_add(rlx_part part, rlx_bytes code, rlx_bytes x) {

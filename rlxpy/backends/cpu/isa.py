@@ -56,6 +56,7 @@ EXTRAS = (
     Extra("dotprod", "neon", frozenset({"asimddp"}), ("-march=armv8.2-a+dotprod",)),
     Extra("bf16", "avx512", frozenset({"avx512_bf16"}), ("-mavx512bf16",)),
     Extra("amx", "avx512", _AMX, ("-mamx-tile", "-mamx-bf16")),
+    Extra("vnni_emulated", "", frozenset(), ("-DRLX_VNNI_EMULATED",), emulates="vnni"),
     Extra("amx_emulated", "", frozenset(), ("-DRLX_AMX_EMULATED",), emulates="amx"),
 )
 SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA = 158, 0x1023, 18
@@ -98,7 +99,7 @@ def detect() -> Isa:
     wanted = named(name)
     chosen = next((isa for isa in usable if isa.name == wanted.name), None)
     real = wanted.features - {e.emulates for e in EXTRAS if e.name in wanted.features}
-    needs = wanted.needs.union(*(e.needs for e in EXTRAS if e.name in real))
+    needs = wanted.needs.union(*(e.needs for e in EXTRAS if e.name in real and e.base in (wanted.name, "")))
     if chosen is None or not needs <= cpu_flags():
         lacks = ", ".join(sorted(needs - cpu_flags())) or f"{wanted.machine} instructions on {platform.machine()}"
         raise InputError(f"this CPU cannot run {name}", why=f"it lacks {lacks}", fix=f"unset RLX_ISA, or one of: {', '.join(isa.name for isa in usable)}")
