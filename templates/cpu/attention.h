@@ -23,13 +23,8 @@ RLX_INLINE void rlx_widen_f16(f32 *restrict to, const u16 *restrict from, i64 n)
   i64 c = 0;
 #if defined(__F16C__)
   typedef f32 eight __attribute__((vector_size(32), aligned(4)));
-#if defined(__clang__)
-  typedef _Float16 codes __attribute__((vector_size(16), aligned(2)));
-  for (; c + 8 <= n; c += 8) *(eight *)(to + c) = __builtin_convertvector(*(const codes *)(from + c), eight);
-#else
   typedef i16 codes __attribute__((vector_size(16), aligned(2)));
-  for (; c + 8 <= n; c += 8) *(eight *)(to + c) = __builtin_ia32_vcvtph2ps256(*(const codes *)(from + c));
-#endif
+  for (; c + 8 <= n; c += 8) *(eight *)(to + c) = RLX_WIDEN8(*(const codes *)(from + c));
 #endif
   RLX_SIMD
   for (i64 j = c; j < n; j++) to[j] = rlx_load_f16(from[j]);

@@ -23,7 +23,7 @@ typedef f32 rlx_scales __attribute__((vector_size(RLX_BYTES), aligned(1), may_al
 RLX_INLINE f32 rlx_half(u16 bits) {
   typedef i16 halves __attribute__((vector_size(16)));
   typedef i32 words __attribute__((vector_size(16)));
-  return __builtin_ia32_vcvtph2ps((halves)(words){bits})[0];
+  return RLX_WIDEN4((halves)(words){bits})[0];
 }
 #else
 RLX_INLINE f32 rlx_half(u16 bits) { return rlx_load_f16(bits); }
@@ -81,7 +81,7 @@ RLX_INLINE rlx_scales rlx_heads(const u8 *a, const u8 *b, const u8 *c, const u8 
   typedef i32 words __attribute__((vector_size(16)));
   i32 w[4];
   __builtin_memcpy(w, a, 4); __builtin_memcpy(w + 1, b, 4); __builtin_memcpy(w + 2, c, 4); __builtin_memcpy(w + 3, d, 4);
-  return __builtin_ia32_vcvtph2ps256((halves)(words){w[0], w[1], w[2], w[3]});
+  return RLX_WIDEN8((halves)(words){w[0], w[1], w[2], w[3]});
 }
 #define RLX_SPREAD(heads, which) ((rlx_scales)__builtin_ia32_shufps256(heads, heads, (which) ? 0xaa : 0))
 #endif
@@ -148,7 +148,7 @@ RLX_INLINE rlx_part rlx_part_add(rlx_part part, rlx_bytes code, rlx_bytes x) {
   return part + (rlx_pairs)__builtin_ia32_pmaddubsw256((rlx_chars)code, (rlx_chars)x);
 }
 RLX_INLINE rlx_part rlx_part_add_signed(rlx_part part, rlx_bytes code, rlx_bytes x) {
-  return rlx_part_add(part, (rlx_bytes)__builtin_ia32_pabsb256((rlx_chars)code), (rlx_bytes)__builtin_ia32_psignb256((rlx_chars)x, (rlx_chars)code));
+  return rlx_part_add(part, (rlx_bytes)RLX_ABS8(code), (rlx_bytes)__builtin_ia32_psignb256((rlx_chars)x, (rlx_chars)code));
 }
 RLX_INLINE rlx_sums rlx_part_sum(rlx_sums sums, rlx_part part) { return sums + (rlx_sums)__builtin_ia32_pmaddwd256(part, (rlx_pairs){0} + 1); }
 #else

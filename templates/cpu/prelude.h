@@ -77,6 +77,20 @@ typedef f64 rlx_vector_f64 __attribute__((vector_size(4 * RLX_VL)));
 #define RLX_VFMA_F64(a, b, c) ((a) * (b) + (c))
 #endif
 
+/* Eight f16 codes, or the first four, as f32; absolute values of 32 bytes.  clang has other names for these than gcc. */
+#if defined(__clang__)
+typedef f32 rlx_wide4 __attribute__((vector_size(16)));
+typedef f32 rlx_wide8 __attribute__((vector_size(32)));
+typedef _Float16 rlx_halves8 __attribute__((vector_size(16)));
+#define RLX_WIDEN4(...) __builtin_convertvector(__builtin_shufflevector((rlx_halves8)(__VA_ARGS__), (rlx_halves8){0}, 0, 1, 2, 3), rlx_wide4)
+#define RLX_WIDEN8(...) __builtin_convertvector((rlx_halves8)(__VA_ARGS__), rlx_wide8)
+#define RLX_ABS8(bytes) __builtin_elementwise_abs((rlx_chars)(bytes))
+#else
+#define RLX_WIDEN4(...) __builtin_ia32_vcvtph2ps(__VA_ARGS__)
+#define RLX_WIDEN8(...) __builtin_ia32_vcvtph2ps256(__VA_ARGS__)
+#define RLX_ABS8(bytes) __builtin_ia32_pabsb256((rlx_chars)(bytes))
+#endif
+
 RLX_INLINE i64 rlx_least(i64 a, i64 b) { return a < b ? a : b; }
 RLX_INLINE i64 rlx_most(i64 a, i64 b) { return a > b ? a : b; }
 RLX_INLINE i64 rlx_floor_quotient(i64 a, i64 b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
