@@ -1,17 +1,21 @@
 """Products on the CPU against sums in float64: every operand that a graph can give them, every instruction set that this CPU runs."""
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from rlxpy import Builder, CompileOptions, DType, compile, settings, sym
+from rlxpy.backends.cpu.backend import Cpu
+from rlxpy.backends.cpu.build import build
 from rlxpy.backends.cpu.compilers import find_compiler
-from rlxpy.backends.cpu.isa import available
+from rlxpy.backends.cpu.isa import available, named
 from rlxpy.backends.cpu.threads import set_threads
+from rlxpy.compiler.session import lower
 
 reason = find_compiler()
 pytestmark = pytest.mark.skipif(isinstance(reason, str), reason=f"the cpu backend did not run: {reason}")
@@ -205,6 +209,16 @@ def test_six_products_of_planes_are_as_exact_as_f32(depth: int) -> None:
     want = x.astype(np.float64) @ w
     ours, theirs = (float(np.sqrt(np.mean((got - want) ** 2))) for got in (f.run(x), x @ w))
     assert ours <= 1.05 * theirs
+
+
+@pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="tile instructions were not compiled: they are x86-64's")
+@pytest.mark.parametrize("numerics", ULPS)
+def test_the_real_instructions_compile(numerics: str) -> None:
+    assert not isinstance(reason, str)
+    cpu, (graph, _, _) = Cpu(named("avx512+amx")), product_graph({"one": Case((64, 40), (40, 33), True)}, DType.F32)
+    plan, _, _ = lower(graph, replace(cpu.spec, facts={**cpu.spec.facts, "numerics": numerics}), CompileOptions(numerics=numerics))
+    assert cpu.isa.features == {"amx"}
+    assert build(cpu.program(plan, cpu.isa).source, cpu.isa, reason).is_file()
 
 
 def test_too_few_rows_stay_off_the_tiles_and_explain_says_why() -> None:

@@ -124,7 +124,7 @@ def _split_left(site: Site, scheme: Scheme, p: Products, w: Walk, planes: Operan
     next_tile = f"rlx_ceil_quotient(K, (i64)32)*{scheme.planes * TILE * TILE_DEPTH}"
     step = ctext.dim(w.row_step)
     lines = [f"const i64 M = {rows}, K = {depth}, tiles = rlx_ceil_quotient(M, (i64)16), next = {next_tile};", f"u16 *sure = y + {ctext.dim(w.count)}*tiles*next;",
-             "for (i64 t = t0; t < t1; t++) {", "  const i64 m = t % tiles*16, batch = t / tiles;", *indent(unravel(w.batch.sizes, "batch")),
+             "for (i64 t = t0; t < t1; t++) {", "  const i64 m = t % tiles*16, batch = t / tiles;", *indent(w.indices),
              f"  sure[t] = rlx_left_{p.left.dtype.text}_{scheme.planes}(rlx_least(M - m, (i64)16), K, x0 + {batch_offset(w, 0)} + m*{step}, {step}, {ctext.dim(w.depth_step)}, y + t*next);", "}"]
     return Kernel(params((p.left,), planes), "\n".join(lines), arguments((p.left,), planes), f"{ctext.dim(w.count)}*rlx_ceil_quotient({rows}, (i64)16)", symbols_used(site),
                   needs=_text(scheme, p.left.dtype))
@@ -146,7 +146,7 @@ def _multiply(site: Site, scheme: Scheme, p: Products, w: Walk, left: Operand, r
     parts = epilogue(site, p.body, p.nodes, lambda k: f"c{k}[i*32 + jj]")
     operands, rows, columns = (left, *parts.operands), ctext.dim(w.rows), ctext.dim(p.columns)
     text = render("cpu/amx.c.j2", M=rows, N=columns, K=ctext.dim(p.depth), P=scheme.planes, MC=ROW_BLOCK, KC=scheme.depth, FEW=FEW_ROWS, products=len(p.nodes),
-                  matrices=ctext.dim(w.count), batch=unravel(w.batch.sizes, "batch"), at=[batch_offset(w, 1 + k) for k in range(len(p.nodes))],
+                  matrices=ctext.dim(w.count), batch=w.indices, at=[batch_offset(w, 1 + k) for k in range(len(p.nodes))],
                   counts=[ctext.dim(product(r.shape[:-2])) for r in p.rights], row=parts.row, inner=parts.inner)
     weights = tuple(f"const u16 *restrict w{k}" for k in range(len(rights)))
     count = f"{ctext.dim(w.count)}*rlx_ceil_quotient({rows}, (i64){ROW_BLOCK})*rlx_ceil_quotient({columns}, (i64)32)"

@@ -173,7 +173,7 @@ def _tiled(site: Site, tile: Tile, p: Products, left: Operand, rights: tuple[str
     rows, columns, depth = ctext.dim(w.rows), ctext.dim(p.columns), ctext.dim(p.depth)
     block = ROW_BLOCK - ROW_BLOCK % tile.rows
     text = render("cpu/matmul.c.j2", T=tile.kept.text, A=ctext.storage(tile.sums), C=ctext.storage(tile.kept), M=rows, N=columns, K=depth, MR=tile.rows, NR=wide, MC=block,
-                  lda=ctext.dim(w.row_step), a_step=ctext.dim(w.depth_step), products=len(p.nodes), batch=unravel(w.batch.sizes, "batch"),
+                  lda=ctext.dim(w.row_step), a_step=ctext.dim(w.depth_step), products=len(p.nodes), batch=w.indices,
                   at=[batch_offset(w, k) for k in range(1 + len(p.nodes))], row=parts.row, inner=parts.inner)
     weights = tuple(f"const {ctext.storage(tile.kept)} *restrict w{k}" for k in range(len(rights)))
     count = f"{ctext.dim(w.count)}*rlx_ceil_quotient({rows}, {block})*rlx_groups_{tile.kept.text}({columns}, {depth})"

@@ -57,6 +57,15 @@ class Walk:
     def count(self) -> Dim:
         return product(self.batch.sizes)
 
+    @property
+    def indices(self) -> list[str]:
+        """C for i0, i1, .. of the number `batch`, where a step needs them."""
+        return unravel(self.batch.sizes, "batch") if _is_read(self.batch) else []
+
+
+def _is_read(walks: Nest) -> bool:
+    return any(s != 0 for strides in walks.strides for s in strides)
+
 
 def walk(p: Products, left: Operand) -> Walk:
     """Batch axes join the rows wherever the left operand walks them as one and the right ones do not change."""
@@ -104,7 +113,7 @@ def epilogue(site: Site, body: Graph, nodes: tuple[Node, ...], tile: Callable[[i
     beside = [(n, o) for n, o in zip(body.inputs, site.ins, strict=True) if n.refs[0] not in of_products or n.refs[0] in elsewhere]
     strides = [aligned(o.shape, o.layout, site.out.shape) for _, o in beside]
     walks = nest(lead, tuple(s[:-1] for s in strides))
-    row, loads = unravel(walks.sizes), list[str]()
+    row, loads = unravel(walks.sizes) if _is_read(walks) else [], list[str]()
     for k, ((n, o), step) in enumerate(zip(beside, strides, strict=True), 1):
         at = " + ".join(f"i{a}*{ctext.dim(s)}" for a, s in enumerate(walks.strides[k - 1]) if s != 0) or "0"
         row.append(f"const {o.c} *e{k} = x{k} + {at};")
