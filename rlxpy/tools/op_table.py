@@ -84,6 +84,7 @@ EXAMPLES: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {  # inputs a
     "rms_norm": ({"x": (2, 5), "scale": (5,)}, {"eps": 1e-5}),
     "attention": (QKV, {"scale": 0.25, "mask": "causal"}),
     "rope": ({"x": (1, 2, 3, 8), "position": ((3,), "i64")}, {}),
+    "random_bits": ({"key": ((2,), "u32")}, {"shape": (2, 3)}),
     "qmatmul": ({"x": (2, 64), "w": ((3, 68), "u8")}, {"encoding": "q8_0", "shape": (3, 64)}),
 }
 
