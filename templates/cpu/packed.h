@@ -145,7 +145,9 @@ RLX_INLINE rlx_sums rlx_part_sum(rlx_sums sums, rlx_part part) { return sums + p
 typedef char rlx_chars __attribute__((vector_size(32)));
 typedef rlx_pairs rlx_part;
 RLX_INLINE rlx_part rlx_part_add(rlx_part part, rlx_bytes code, rlx_bytes x) {
-  return part + (rlx_pairs)__builtin_ia32_pmaddubsw256((rlx_chars)code, (rlx_chars)x);
+  part += (rlx_pairs)__builtin_ia32_pmaddubsw256((rlx_chars)code, (rlx_chars)x);
+  __asm__("" : "+x"(part));  /* sums in this order: gcc would make all products first, and spill them */
+  return part;
 }
 RLX_INLINE rlx_part rlx_part_add_signed(rlx_part part, rlx_bytes code, rlx_bytes x) {
   return rlx_part_add(part, (rlx_bytes)RLX_ABS8(code), (rlx_bytes)__builtin_ia32_psignb256((rlx_chars)x, (rlx_chars)code));
