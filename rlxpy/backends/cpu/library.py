@@ -12,6 +12,7 @@ from rlxpy.backends.cpu import (
     conv,
     elementwise,
     encode,
+    folds,
     fourier,
     indexed,
     matmul,
@@ -32,7 +33,6 @@ from rlxpy.ir.op import ELEMENTWISE, Op
 # what generated code computes with; the others run on the host tier
 NUMBERS = tuple(d.text for d in DType if d not in (DType.I4, DType.U4) and not d.is_complex)
 FLOATS = ("f16", "bf16", "f32", "f64")
-REDUCTIONS = (Op.SUM, Op.PROD, Op.MEAN, Op.MAX, Op.MIN, Op.ANY, Op.ALL)
 ON_HOST: tuple[tuple[tuple[str, ...], str, tuple[Op, ...]], ...] = (  # element types, why, and the ops that run in NumPy for them
     (("i4", "u4"), "a byte holds one, and what its upper bits are is not said", (Op.CAST, Op.EQ, Op.NE, Op.WHERE, Op.PAD)),
     (("c64", "c128"), "the scalar column's C is for real numbers", (
@@ -56,7 +56,7 @@ def library(isa: Isa) -> KernelLibrary:
         KernelRow("fused.elementwise", Op.FUSED, elementwise.emit, kind="elementwise", constraints=(inside,), doc="one loop nest, one write"),
         KernelRow("fused.reduce", Op.FUSED, reduction.emit, kind="reduce", constraints=(inside,), doc="a reduction with what feeds it and what follows"),
         KernelRow("fused.rows", Op.FUSED, rows.emit, kind="rows", constraints=(inside,), doc="row by row, with what feeds it and what follows"),
-        *(KernelRow(op.text, op, reduction.emit, constraints=(number,)) for op in REDUCTIONS),
+        *(KernelRow(op.text, op, reduction.emit, constraints=(number,)) for op in folds.OPERATOR),
         *_amx_rows(),
         KernelRow("matmul", Op.MATMUL, product, constraints=(number,), scratch_nbytes=panels, doc="register tiles, plain loops for integers"),
         *(KernelRow(f"fused.{kind}", Op.FUSED, product, kind=kind, constraints=(inside, Constraint("body.ops", "HAS", "matmul")),

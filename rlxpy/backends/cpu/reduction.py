@@ -6,15 +6,13 @@ from dataclasses import dataclass
 
 from rlxpy.backends.cpu import ctext, scalar
 from rlxpy.backends.cpu.elementwise import arguments, body_of, indent, params, unravel
-from rlxpy.backends.cpu.folds import Fold, declared, folded, folds_of, result_of
+from rlxpy.backends.cpu.folds import OPERATOR, Fold, declared, folded, folds_of, result_of
 from rlxpy.backends.cpu.kernel import Kernel, Site, symbols_used
 from rlxpy.backends.cpu.loops import TASK_NUMEL, Nest, aligned, index, nest, offset
 from rlxpy.ir.dims import Shape, product, upper
 from rlxpy.ir.graph import Graph, Node
 from rlxpy.ir.layout import row_major
-from rlxpy.ir.op import Op
 
-REDUCTIONS = frozenset({Op.SUM, Op.PROD, Op.MEAN, Op.MAX, Op.MIN, Op.ANY, Op.ALL})
 COLUMNS = 128  # results that one task makes side by side, where neighbours in memory are folded into neighbouring results
 
 
@@ -40,7 +38,7 @@ class Walks:
 def emit(site: Site) -> Kernel:
     """One pass over the source.  The inner loop runs over folded neighbours, or over the results where kept neighbours are contiguous."""
     body = body_of(site)
-    root = next(n for n in body if n.op in REDUCTIONS)
+    root = next(n for n in body if n.op in OPERATOR)
     shape = body.type(root.inputs[0]).shape
     axes = tuple(sorted(a % len(shape) for a in root.attrs.axes))  # type: ignore[attr-defined]
     given = {n.refs[0]: f"a{k}" for k, n in enumerate(body.inputs)}
