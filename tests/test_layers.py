@@ -26,6 +26,7 @@ ORDER = (
     {"fusion", "flow", "backends"},
     {"compiler", "autodiff"},
     {"generate", "hub", "tools"},
+    {"targets"},
     {"cli"},
 )
 LEVEL = {layer: i for i, row in enumerate(ORDER) for layer in row}

@@ -28,6 +28,12 @@ if TYPE_CHECKING:
         unregister_ir_pass as unregister_ir_pass,
     )
     from rlxpy.extend.plan import Plan as Plan
+    from rlxpy.extend.target import (
+        Example as Example,
+        Target as Target,
+        register_target as register_target,
+        target_registry as target_registry,
+    )
     from rlxpy.flow.core import BuiltModel as BuiltModel, LayerStage as LayerStage, ModelFlow as ModelFlow, StageArtifacts as StageArtifacts
     from rlxpy.flow.ctx import FlowCtx as FlowCtx
     from rlxpy.fusion.canonicalise import Canonicalise as Canonicalise
@@ -57,6 +63,7 @@ _HOME = {name: module for module, names in {
     "extend.kernels": "Choice Constraint KernelLibrary KernelRow KernelSearchPath Tunable",
     "extend.passes": "Note NotingPass Pass pass_registry register_ir_pass unregister_ir_pass",
     "extend.plan": "Plan",
+    "extend.target": "Example Target register_target target_registry",
     "flow.core": "BuiltModel LayerStage ModelFlow StageArtifacts",
     "flow.ctx": "FlowCtx",
     "fusion.canonicalise": "Canonicalise",

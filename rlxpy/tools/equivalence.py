@@ -42,18 +42,19 @@ def compare(before: Graph, after: Graph, device: str | tuple[str, ...] = "refere
 
     Raises InputError when the first graph refuses every kind of input tried."""
     rng = np.random.default_rng(seed)
-    sizes = {s.name: _size(s, rng) for s in before.symbols.values()}
+    sizes = some_sizes(before, rng)
     params = dict(_params(before, sizes, rng))
     plain = CompileOptions(optimise=False, debug=True)
     first = compile(before, params, device="reference", options=plain)
     second = compile(after, {n.name: params[n.name] for n in after.params}, device=device, options=plain, wait=True)
-    inputs, wanted = _first_accepted(first, before, sizes, rng)
+    inputs, wanted = accepted_inputs(first, before, sizes, rng)
     got = [_outputs(second.run(inputs, sizes=sizes)) for _ in range(RUNS)]
     return tuple(Difference(name, str(t), *_distance(w, g, t.dtype)) for run in range(RUNS)
                  for name, t, w, g in zip(before.output_names, before.output_types, wanted[run], got[run], strict=True))
 
 
-def _first_accepted(compiled: Any, graph: Graph, sizes: Mapping[str, int], rng: np.random.Generator) -> tuple[dict[str, Array], list[tuple[Array, ...]]]:
+def accepted_inputs(compiled: Any, graph: Graph, sizes: Mapping[str, int], rng: np.random.Generator) -> tuple[dict[str, Array], list[tuple[Array, ...]]]:
+    """Random inputs that the graph takes, and what runs of them give.  Raises InputError when it refuses every kind that is tried."""
     refusal: RlxError | None = None
     for ints in INT_RANGES:
         inputs = {n.name: draw(rng, n.type, sizes, ints) for n in graph.inputs}
@@ -67,6 +68,10 @@ def _first_accepted(compiled: Any, graph: Graph, sizes: Mapping[str, int], rng: 
 
 def _outputs(got: Any) -> tuple[Array, ...]:
     return got if isinstance(got, tuple) else (got,)
+
+
+def some_sizes(graph: Graph, rng: np.random.Generator) -> dict[str, int]:
+    return {s.name: _size(s, rng) for s in graph.symbols.values()}
 
 
 def _size(s: Symbol, rng: np.random.Generator) -> int:

@@ -1,0 +1,71 @@
+"""What a code generator is: a graph and its weights in, files out; and the registry of a downstream package's own."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from rlxpy.errors import RegistryError
+from rlxpy.ir.dtypes import Array
+from rlxpy.ir.graph import Graph
+
+Content = str | Iterable[bytes | memoryview]  # text, or bytes piece by piece: weights need not be copied
+
+
+@dataclass(frozen=True, eq=False)
+class Example:
+    """One run as it was recorded: sizes of the graph's symbols, inputs and outputs in the graph's order."""
+
+    sizes: Mapping[str, int]
+    inputs: tuple[Array, ...]
+    outputs: tuple[Array, ...]
+
+
+@runtime_checkable
+class Target(Protocol):
+    """A frozen dataclass, options as fields."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def doc(self) -> str:
+        """One line: what it writes."""
+
+    def files(self, graph: Graph, params: Mapping[str, Array], examples: Sequence[Example]) -> Mapping[str, Content]:
+        """What to write, by path relative to the project's folder.
+
+        params: an array for each PARAM leaf.  examples: runs one after another, states zero before the first; a target that
+        writes tests checks itself against them.  Raises LegaliseError with every node that it cannot write, all at once."""
+
+
+TargetFactory = Callable[[], Target]
+_GLOBAL: dict[str, TargetFactory] = {}
+_scopes: ContextVar[tuple[dict[str, TargetFactory], ...]] = ContextVar("rlxpy_targets", default=())
+
+
+def register_target(name: str, factory: TargetFactory) -> None:
+    """Raises RegistryError when the name is taken."""
+    if name in registered_targets():
+        raise RegistryError(f"target {name!r} is already registered", fix="choose another name: target names are open")
+    (_scopes.get() or (_GLOBAL,))[-1][name] = factory
+
+
+@contextmanager
+def target_registry() -> Iterator[None]:
+    """Targets registered inside the block are forgotten at its end; per thread and per task."""
+    token = _scopes.set((*_scopes.get(), {}))
+    try:
+        yield
+    finally:
+        _scopes.reset(token)
+
+
+def registered_targets() -> Mapping[str, TargetFactory]:
+    """By name, in order of registration."""
+    found = dict(_GLOBAL)
+    for table in _scopes.get():
+        found |= table
+    return found

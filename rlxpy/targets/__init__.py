@@ -1,0 +1,1 @@
+"""Code generators: projects of files that need no rlxpy to run."""

@@ -1,0 +1,78 @@
+"""Which targets there are, and how one of them becomes a folder of files."""
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlxpy.compiler.options import CompileOptions
+from rlxpy.compiler.session import compile
+from rlxpy.errors import InputError, nearest
+from rlxpy.extend.target import Content, Example, Target, TargetFactory, registered_targets
+from rlxpy.ir.graph import Graph
+from rlxpy.tools.equivalence import accepted_inputs, some_sizes
+
+RUNS = 2  # a state shows in the second
+BUILT_IN: Mapping[str, str] = {}  # where the class of each is; imported at first use
+
+
+def _built_in(place: str) -> TargetFactory:
+    module, _, name = place.partition(":")
+    return lambda: getattr(import_module(module), name)()
+
+
+def known() -> dict[str, TargetFactory]:
+    return {**registered_targets(), **{name: _built_in(place) for name, place in BUILT_IN.items()}}
+
+
+def target(name: str) -> Target:
+    """Raises InputError for an unknown name."""
+    if name not in known():
+        raise InputError(f"no target {name!r}", why=f"there are {', '.join(known())}", fix=f"near it: {nearest(name, list(known()))}")
+    return known()[name]()
+
+
+def record(graph: Graph, params: Mapping[str, Any], inputs: Sequence[Mapping[str, Any]] = (), *, sizes: Mapping[str, int] | None = None, seed: int = 0) -> tuple[Example, ...]:
+    """What the reference, op by op, gives for `inputs`, one run after another; without them, for seeded random ones."""
+    plain = compile(graph, params, device="reference", options=CompileOptions(optimise=False))
+    if not inputs:
+        rng = np.random.default_rng(seed)
+        sizes = some_sizes(graph, rng) | dict(sizes or {})
+        inputs = (accepted_inputs(plain, graph, sizes, rng)[0],) * RUNS
+        plain.reset()
+    return tuple(_example(plain, given, sizes or {}) for given in inputs)
+
+
+def _example(compiled: Any, given: Mapping[str, Any], sizes: Mapping[str, int]) -> Example:
+    from rlxpy.compiler.arrays import gather_inputs
+
+    arrays, known_sizes = gather_inputs(compiled.source, (given,), {}, sizes)
+    got = compiled.run(given, sizes=sizes)
+    return Example(known_sizes, tuple(arrays), got if isinstance(got, tuple) else (got,))
+
+
+def write(graph: Graph, params: Mapping[str, Any], to: str | Target, folder: str | Path, examples: Sequence[Example] | None = None) -> tuple[Path, ...]:
+    """The files of a project, each under its name once it is complete; returns their paths.
+
+    examples: recorded runs; None records some.  Raises InputError, LegaliseError."""
+    made = (target(to) if isinstance(to, str) else to).files(graph, params, record(graph, params) if examples is None else examples)
+    return tuple(_write(Path(folder) / name, content) for name, content in made.items())
+
+
+def _write(path: Path, content: Content) -> Path:
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with unfinished.open("wb") as f:
+            for piece in (content.encode(),) if isinstance(content, str) else content:
+                f.write(piece)
+        unfinished.replace(path)
+    except OSError as e:
+        raise InputError(f"cannot write {str(path)!r}", why=e.strerror or str(e), fix="name a folder that you may write to") from None
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return path
