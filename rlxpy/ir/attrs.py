@@ -1,16 +1,15 @@
 """Parameters of ops: frozen dataclasses, hashable, bound to concrete sizes, written as text and read back."""
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from operator import index
-from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlxpy.errors import BuildError
-from rlxpy.ir.constant import Constant, Real
-from rlxpy.ir.dims import Dim, Shape, Sizes, SymDim, as_dim, as_shape, at
-from rlxpy.ir.dtypes import DType, dtype
+from rlxpy.ir.constant import Constant
+from rlxpy.ir.dims import Dim, Shape, Sizes, SymDim, at
+from rlxpy.ir.dtypes import DType
+from rlxpy.ir.kinds import Convert, annotation, converter
 
 if TYPE_CHECKING:
     from rlxpy.ir.graph import Graph
@@ -21,8 +20,8 @@ class Attrs:
     """Base of every op's parameters; no parameters by default."""
 
     def __post_init__(self) -> None:
-        for name in _fields(type(self)).floats:
-            object.__setattr__(self, name, Real(getattr(self, name)))
+        for name, convert in _fields(type(self)).floats:
+            object.__setattr__(self, name, convert(getattr(self, name)))
 
     def params(self) -> dict[str, Any]:
         """The keywords every cell of the row is called with."""
@@ -31,7 +30,8 @@ class Attrs:
     def graphs(self) -> Iterator[tuple[str, Graph]]:
         """Sub-graphs by field name."""
         for name in _fields(type(self)).graphs:
-            yield name, getattr(self, name)
+            if (graph := getattr(self, name)) is not None:
+                yield name, graph
 
     def symbolic(self) -> Iterator[Dim]:
         """Every symbolic size that a field mentions."""
@@ -56,35 +56,31 @@ def _bind(value: Any, sizes: Sizes) -> Any:
 
 
 class Fields(NamedTuple):
-    """What is known of a class of attrs: every field's annotation, and the fields that hold floats, sub-graphs, and perhaps symbolic sizes."""
+    """What is known of a class of attrs: every field's annotation, the fields that hold floats and what makes those exact, those that hold
+    sub-graphs, and perhaps symbolic sizes."""
 
     types: dict[str, str]
-    floats: tuple[str, ...]
+    floats: tuple[tuple[str, Convert], ...]
     graphs: tuple[str, ...]
     sized: tuple[str, ...]
 
 
 _FIELDS: dict[type[Attrs], Fields] = {}
-_SIZELESS = {"str", "bool", "int", "float", "tuple[int, ...]", "DType", "Constant", "Graph"}
+GRAPHS = {"Graph", "Graph | None"}
+_SIZELESS = {"str", "bool", "int", "float", "tuple[int, ...]", "DType", "Constant", *GRAPHS}
 
 
 def _fields(cls: type[Attrs]) -> Fields:
     if cls not in _FIELDS:
-        types = {f.name: _annotation(f.type) for f in fields(cls)}
-        _FIELDS[cls] = Fields(types, *(tuple(k for k, t in types.items() if holds(t)) for holds in (
-            lambda t: t == "float", lambda t: t == "Graph", lambda t: t not in _SIZELESS)))
+        types = {f.name: annotation(f.type) for f in fields(cls)}
+        floats = tuple((k, convert) for k, t in types.items() if "float" in t and (convert := converter(t)))
+        _FIELDS[cls] = Fields(types, floats, tuple(k for k, t in types.items() if t in GRAPHS), tuple(k for k, t in types.items() if t not in _SIZELESS))
     return _FIELDS[cls]
 
 
 def field_types(cls: type[Attrs]) -> dict[str, str]:
     """Field name to the text of its annotation, which also names its codec in ir/text.py."""
     return _fields(cls).types
-
-
-def _annotation(kind: Any) -> str:
-    """Its text without module names, whether or not the class's module postpones annotations."""
-    alias = "Shape" if kind == Shape else "Dim" if kind == Dim else getattr(kind, "__name__", "") if isinstance(kind, type) else str(kind)
-    return re.sub(r"\b\w+\.(?=\w)", "", alias)
 
 
 @dataclass(frozen=True)
@@ -350,7 +346,7 @@ def make(cls: type[Attrs], op: str, given: Mapping[str, Any]) -> Attrs:
     converted = {}
     for k, v in given.items():
         try:
-            converted[k] = _CONVERT.get(known[k], _same)(v)
+            converted[k] = convert(v) if (convert := converter(known[k])) else v
         except (TypeError, ValueError, OverflowError) as e:
             raise BuildError(f"{op}: {k} = {v!r}", why=f"{k} is {known[k]}: {e}", fix=_parameters(known)) from None
     try:
@@ -361,35 +357,3 @@ def make(cls: type[Attrs], op: str, given: Mapping[str, Any]) -> Attrs:
 
 def _parameters(known: Mapping[str, str]) -> str:
     return f"parameters are: {', '.join(f'{k}: {t}' for k, t in known.items()) or 'none'}"
-
-
-def _same(value: Any) -> Any:
-    return value
-
-
-def _ints(value: Any) -> tuple[int, ...]:
-    return tuple(map(index, value if isinstance(value, (tuple, list)) else (value,) if isinstance(value, SupportsIndex) else value))
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{type(value).__name__} is not text")
-    return value
-
-
-def _flag(value: Any) -> bool:
-    if value is not True and value is not False:
-        raise TypeError(f"{type(value).__name__} is not True or False")
-    return bool(value)
-
-
-def _real(value: Any) -> float:
-    if isinstance(value, str):
-        raise TypeError("text is not a number")
-    return float(value)
-
-
-_CONVERT: dict[str, Callable[[Any], Any]] = {
-    "DType": dtype, "Dim": as_dim, "Shape": as_shape, "tuple[int, ...]": _ints, "float": _real, "int": index, "bool": _flag, "str": _text,
-    "Constant": lambda v: v if isinstance(v, Constant) else Constant(v),
-}

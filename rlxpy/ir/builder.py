@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rlxpy.errors import BuildError, NotRegistered, RlxError, nearest
+from rlxpy.errors import BuildError, CustomOpError, RlxError, nearest
 from rlxpy.ir import functions as F
 from rlxpy.ir.attrs import Attrs, Custom, Literal, Named, make
 from rlxpy.ir.constant import Constant
@@ -191,11 +191,11 @@ class Builder:
         """An extension op by name.  Raises NotRegistered."""
         return self.emit(Op.CUSTOM, *xs, name=name, given=make(extension(name).row.attrs, name, params))
 
-    def try_custom_op(self, name: str, /, *xs: Value, **params: Any) -> Any | NotRegistered:
-        """Like custom_op, but an unknown name is returned as the error, not raised."""
+    def try_custom_op(self, name: str, /, *xs: Value, **params: Any) -> Any | CustomOpError:
+        """Like custom_op, but an unknown name, or another number of inputs, is returned as the error, not raised."""
         try:
             return self.custom_op(name, *xs, **params)
-        except NotRegistered as e:
+        except CustomOpError as e:
             return e
 
     def copy(self, node: Node, xs: Sequence[Value]) -> tuple[Value, ...]:

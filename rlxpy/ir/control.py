@@ -18,14 +18,9 @@ PREDICATE = TensorType((), DType.BOOL)
 class Cells(NamedTuple):
     """The first columns of a row."""
 
-    shape: Callable[..., Any]
-    dtype: Callable[..., Any]
+    shape: Callable[..., list[TensorType]]  # whole types
+    dtype: None
     ref: Callable[..., Any]
-
-
-def cells(types: Callable[..., list[TensorType]], ref: Callable[..., Any]) -> Cells:
-    """types: (*ts, **attrs) -> a type for each output."""
-    return Cells(lambda *ts, **attrs: [t.shape for t in types(*ts, **attrs)], lambda *ts, **attrs: [t.dtype for t in types(*ts, **attrs)], ref)
 
 
 # ---- types ---------------------------------------------------------------------------------------------------------
@@ -114,4 +109,4 @@ def cond_ref(p: Array, *arrays: Array, then: Any, otherwise: Any) -> tuple[Array
     return run_graph(then if p else otherwise, arrays)
 
 
-SCAN, WHILE, COND = cells(scan_types, scan_ref), cells(while_types, while_ref), cells(cond_types, cond_ref)
+SCAN, WHILE, COND = Cells(scan_types, None, scan_ref), Cells(while_types, None, while_ref), Cells(cond_types, None, cond_ref)

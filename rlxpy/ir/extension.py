@@ -1,29 +1,46 @@
 """Where a node's row comes from: the enum for built-ins, this registry for extensions.  A row is a row either way."""
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rlxpy.errors import AlreadyRegistered, BuildError, NotRegistered, nearest
-from rlxpy.ir.attrs import Attrs, Custom, make
+from rlxpy.ir import hooks
+from rlxpy.ir.attrs import Attrs, Custom, field_types, make
 from rlxpy.ir.op import Op
+from rlxpy.ir.place import Loc, caller, placed
 from rlxpy.ir.row import OpRow
 
 
 @dataclass(frozen=True, eq=False)
 class OpExtension:
-    """A row with a name of the form "vendor.op" (the dot keeps built-in names free).  Call it: `SOFTCAP(x, cap=30.0)`."""
+    """A row with a name of the form "vendor.op" (the dot keeps built-in names free).  Call it: `SOFTCAP(x, cap=30.0)`.
+
+    inputs   their names, for kernels and errors; those without one are x0, x1, ..
+    kernels  by device, how that device runs it itself, before the lowering"""
 
     name: str
     row: OpRow
+    inputs: tuple[str, ...] = ()
+    kernels: Mapping[str, Any] = field(default_factory=dict)
+    where: Loc = field(default_factory=caller)
 
+    @placed
     def __call__(self, *xs: Any, **params: Any) -> Any:
-        if not xs:
-            raise BuildError(f"{self.name} needs a Value, whose graph it joins", fix=f"builder.custom_op({self.name!r})")
-        return xs[0].apply("custom", xs, {"name": self.name, "given": make(self.row.attrs, self.name, params)})
+        """Values first; what stands behind the last input is a parameter, in the order of their declaration."""
+        _, most = hooks.bounds(self.row.arity)
+        given, more = (xs, ()) if most is None else (xs[:most], xs[most:])
+        names = [k for k in field_types(self.row.attrs) if k not in params]
+        if 0 < len(more) <= len(names) and not any(hasattr(v, "apply") for v in more):
+            xs, params = given, {**params, **dict(zip(names, more, strict=False))}
+        owner = next((x for x in xs if hasattr(x, "apply")), None)
+        if owner is None:
+            raise BuildError(f"{self.name} needs a Value, whose graph it joins", why=f"it is given {', '.join(map(repr, xs))[:80] or 'nothing'}",
+                             fix=f"builder.custom_op({self.name!r})")
+        return owner.apply("custom", xs, {"name": self.name, "given": make(self.row.attrs, self.name, params)})
 
 
 _GLOBAL: dict[str, OpExtension] = {}
@@ -40,20 +57,37 @@ def registry() -> Iterator[None]:
         _scopes.reset(token)
 
 
+@placed
 def register_op(ext: OpExtension) -> OpExtension:
-    """Register, replacing an extension of the same name.  Raises BuildError on a name without a vendor."""
-    vendor, _, op = ext.name.partition(".")
-    if not (vendor.isidentifier() and op.isidentifier()):
-        raise BuildError(f"extension op {ext.name!r} is not named vendor.op", fix=f"name it 'yourname.{op or vendor or 'op'}'")
+    """Register, replacing an extension of the same name.  Raises BuildError on a name without a vendor, HookMismatch on hooks that do not
+    fit the row; then nothing has changed."""
+    if not isinstance(ext, OpExtension):
+        raise BuildError(f"register_op takes an OpExtension, not {type(ext).__name__}", why=f"{ext!r:.80} is none", fix="OpExtension('vendor.op', OpRow(..)), or @op('vendor.op') on a function")
+    check_name(ext.name)
+    hooks.check(ext.name, ext.row, ext.inputs)
     (_scopes.get() or (_GLOBAL,))[-1][ext.name] = ext
     return ext
 
 
+def check_name(name: str) -> None:
+    vendor, _, op = name.partition(".") if isinstance(name, str) else ("", "", "")
+    if not (vendor.isidentifier() and op.isidentifier()):
+        raise BuildError(f"extension op {name!r} is not named vendor.op", fix=f"name it 'yourname.{op or vendor or 'op'}'")
+
+
+@placed
 def register_op_strict(ext: OpExtension) -> OpExtension:
-    """Register.  Raises AlreadyRegistered when the name is taken."""
+    """Register.  Raises AlreadyRegistered, with both places, when the name is taken."""
     if is_op_registered(ext.name):
-        raise AlreadyRegistered(f"op {ext.name!r} is already registered", fix="choose another name, or replace it with register_op")
+        raise AlreadyRegistered(f"op {ext.name!r} is already registered", why=f"by {extension(ext.name).where}, and now by {ext.where}",
+                                fix="choose another name, or replace it with register_op")
     return register_op(ext)
+
+
+def attach(name: str, device: str, kernel: Any) -> OpExtension:
+    """The registered op, registered anew with its own way to run on a device.  Raises NotRegistered."""
+    known = extension(name)
+    return register_op(replace(known, kernels={**known.kernels, device: kernel}))
 
 
 def unregister_op(name: str) -> None:

@@ -52,7 +52,7 @@ class OpRow:
 
     arity    number of inputs, or (least, most) with most None for any
     shape    (*ts, **attrs) -> Shape, or a list of Shapes for several outputs; raises BuildError
-    dtype    (*ts, **attrs) -> DType, or a list of them
+    dtype    (*ts, **attrs) -> DType, or a list of them; None where `shape` gives a whole TensorType, or a tuple or list of several
     ref      (*arrays, **attrs) -> array or tuple of arrays: the op's meaning, in NumPy
     scalar   C-family expression over {0}, {1}..: present exactly for elementwise ops, which makes them fusible
     vjp      (dy, y, *xs, **attrs) -> a tuple with a gradient Value of its shape and dtype, or None, for each input
@@ -70,7 +70,7 @@ class OpRow:
 
     arity: int | tuple[int, int | None]
     shape: Callable[..., Any]
-    dtype: Callable[..., Any]
+    dtype: Callable[..., Any] | None
     ref: Cell = None
     scalar: str | None = None
     vjp: Cell = None
@@ -94,18 +94,13 @@ class OpRow:
         self._check_inputs(name, ts)
         params = attrs.params()
         try:
-            shapes, dtypes = self.shape(*ts, **params), self.dtype(*ts, **params)
+            shapes = self.shape(*ts, **params)
+            dtypes = self.dtype(*ts, **params) if self.dtype else None
         except RlxError as e:
             raise e.at("", prefix=f"{name}({', '.join(map(str, ts))}): ") from None
         except Exception as e:  # whatever an extension's rule raises
             raise BuildError(f"the shape or dtype rule of {name} failed", why=f"{type(e).__name__}: {e}", fix="give a tuple of sizes and a DType, or raise BuildError") from e
-        many = isinstance(shapes, list)
-        if many != isinstance(dtypes, list) or (many and len(shapes) != len(dtypes)):
-            raise BuildError(f"the rules of {name} disagree", why=f"shape gives {shapes!r}, dtype gives {dtypes!r}", fix="for several outputs give two lists of one length")
-        for shape, d in zip(shapes, dtypes, strict=True) if many else ((shapes, dtypes),):
-            if not isinstance(shape, tuple) or not all(isinstance(s, SymDim) or (isinstance(s, int) and s >= 0) for s in shape) or not isinstance(d, DType):
-                raise BuildError(f"the rules of {name} give no type", why=f"shape gives {shape!r}, dtype gives {d!r}", fix="give a tuple of sizes and a DType")
-        return tuple(map(TensorType, shapes, dtypes)) if many else (TensorType(shapes, dtypes),)
+        return typed(name, shapes) if self.dtype is None else paired(name, shapes, dtypes)
 
     def _check_inputs(self, name: str, ts: Sequence[TensorType]) -> None:
         least, most = self.arity if isinstance(self.arity, tuple) else (self.arity, self.arity)
@@ -118,3 +113,27 @@ class OpRow:
             if t.dtype not in accepted:
                 names = ", ".join(d.text for d in DType if d in accepted)
                 raise BuildError(f"{name}: input {i} is {t}", why=f"{t.dtype} is not among {names}", fix="cast it, as in x.cast(to='f32')")
+
+
+def paired(name: str, shapes: Any, dtypes: Any) -> tuple[TensorType, ...]:
+    """What a shape rule and a dtype rule gave, as types.  Raises BuildError."""
+    many = isinstance(shapes, list)
+    if many != isinstance(dtypes, list) or (many and len(shapes) != len(dtypes)):
+        raise BuildError(f"the rules of {name} disagree", why=f"shape gives {shapes!r}, dtype gives {dtypes!r}", fix="for several outputs give two lists of one length")
+    for shape, d in zip(shapes, dtypes, strict=True) if many else ((shapes, dtypes),):
+        if not _is_shape(shape) or not isinstance(d, DType):
+            raise BuildError(f"the rules of {name} give no type", why=f"shape gives {shape!r}, dtype gives {d!r}", fix="give a tuple of sizes and a DType")
+    return tuple(map(TensorType, shapes, dtypes)) if many else (TensorType(shapes, dtypes),)
+
+
+def typed(name: str, made: Any) -> tuple[TensorType, ...]:
+    """What a rule for whole types gave.  Raises BuildError."""
+    types = (made,) if isinstance(made, TensorType) or not isinstance(made, (tuple, list)) else tuple(made)
+    for t in types:
+        if not isinstance(t, TensorType) or not _is_shape(t.shape) or not isinstance(t.dtype, DType):
+            raise BuildError(f"the type rule of {name} gives no type", why=f"it gives {made!r:.200}", fix="return TensorType(shape, dtype), or several in a tuple")
+    return types
+
+
+def _is_shape(shape: Any) -> bool:
+    return isinstance(shape, tuple) and all(isinstance(s, SymDim) or (isinstance(s, int) and s >= 0) for s in shape)

@@ -20,12 +20,13 @@ from typing import Any
 import numpy as np
 
 from rlxpy.errors import BuildError, RlxError, nearest
-from rlxpy.ir.attrs import Attrs, Custom, field_types
+from rlxpy.ir.attrs import GRAPHS, Attrs, Custom, field_types
 from rlxpy.ir.constant import Constant
 from rlxpy.ir.dims import Dim, parse_dim, sym
 from rlxpy.ir.dtypes import DType, dtype
 from rlxpy.ir.extension import extension
 from rlxpy.ir.graph import Graph, Node, Ref
+from rlxpy.ir.kinds import converter
 from rlxpy.ir.op import Op
 from rlxpy.ir.place import Loc
 from rlxpy.ir.types import TensorType
@@ -71,7 +72,7 @@ def _name(text: str) -> str:
 def _attrs_text(attrs: Attrs) -> str:
     if isinstance(attrs, Custom):
         return _attrs_text(attrs.given)
-    return ", ".join(f"{k}={SHOW.get(kind, repr)(getattr(attrs, k))}" for k, kind in field_types(type(attrs)).items() if kind != "Graph")
+    return ", ".join(f"{k}={SHOW.get(kind, repr)(getattr(attrs, k))}" for k, kind in field_types(type(attrs)).items() if kind not in GRAPHS)
 
 
 def _shape_text(shape: tuple[Dim, ...]) -> str:
@@ -257,15 +258,19 @@ def _attrs(cls: type[Attrs], given: dict[str, Any], known: dict[str, Dim]) -> At
     if unknown := sorted(set(given) - set(kinds)):
         raise BuildError(f"unknown parameter {', '.join(unknown)}", fix=f"parameters are {', '.join(kinds) or 'none'}")
     try:
-        return cls(**{k: _value(kinds[k], v, known) for k, v in given.items()})
+        absent = {k: None for k, kind in kinds.items() if kind == "Graph | None"}
+        return cls(**absent | {k: _value(kinds[k], v, known) for k, v in given.items()})
     except (TypeError, ValueError, OverflowError) as e:
         raise BuildError("cannot read the parameters", why=str(e), fix=f"parameters are {', '.join(f'{k}: {t}' for k, t in kinds.items()) or 'none'}") from None
 
 
 def _value(kind: str, given: Any, known: dict[str, Dim]) -> Any:
-    if isinstance(given, Graph) != (kind == "Graph"):
+    if isinstance(given, Graph) != (kind in GRAPHS):
         raise ValueError(f"{kind} is wanted" if isinstance(given, Graph) else "a sub-graph is written after the type, as body { .. }")
-    return given if isinstance(given, Graph) else READ.get(kind, _literal)(given, known)
+    if isinstance(given, Graph) or kind in READ:
+        return given if isinstance(given, Graph) else READ[kind](given, known)
+    value, convert = _literal(given, known), converter(kind)
+    return convert(value) if convert else value
 
 
 def _type(name: str, dims: str, known: dict[str, Dim], reader: _Reader) -> TensorType:
