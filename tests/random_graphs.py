@@ -33,7 +33,7 @@ def _ops(names: str) -> frozenset[Op]:
 
 
 ROUNDED = _ops("NEG ABS SIGN SQUARE RECIP SQRT RSQRT FLOOR CEIL TRUNC ROUND RELU CAST ADD SUB MUL DIV FLOOR_DIV MOD MAXIMUM MINIMUM WHERE CLAMP FMA "
-               "MAX MIN IOTA SORT TOP_K RESHAPE EXPAND TRANSPOSE SLICE REVERSE PAD CONCAT GATHER TAKE_ALONG KV_APPEND DEQUANTIZE CONST WINDOWS MAX_POOL RANDOM_BITS")  # one right answer
+               "MAX MIN IOTA SORT TOP_K RESHAPE EXPAND TRANSPOSE SLICE REVERSE PAD CONCAT GATHER TAKE_ALONG KV_APPEND DEQUANTIZE QUANTIZE CONST WINDOWS MAX_POOL RANDOM_BITS")  # one right answer
 SMOOTH = _ops("NEG ABS RELU TANH SIGMOID ERF ADD SUB MUL MAXIMUM MINIMUM CLAMP SQUARE FMA SIN COS SUM MEAN MAX MIN CUMSUM MATMUL SOFTMAX RESHAPE EXPAND "
               "TRANSPOSE SLICE REVERSE PAD CONCAT GATHER TAKE_ALONG SCATTER_ADD KV_APPEND ATTENTION ROPE "
               "WINDOWS CONV CONV_TRANSPOSE MAX_POOL AVG_POOL RESIZE FFT IFFT RFFT IRFFT")  # a little more in is a little more out
@@ -184,6 +184,11 @@ def _packed(g: Growth, op: Op) -> Any:
         return planes[0].apply(op.text, tuple(planes), {"encoding": name, "shape": shape})
     x = g.b.input("wide", (B, 256))
     return x.apply(op.text, (x, *planes), {"encoding": name, "shape": shape})
+
+
+def _quantize(g: Growth, op: Op) -> Any:
+    x = g.b.input("fine", (B, 64), g.one_of(("f32", "f16")))
+    return x.apply(op.text, (x,), {"encoding": "q8_0"})
 
 
 def _reshape(g: Growth, op: Op) -> Any:
@@ -370,7 +375,7 @@ MAKERS: dict[Op, Make] = {
     **dict.fromkeys((Op.ARGMAX, Op.ARGMIN), _along(1, keep=lambda g: g.chance(0.5))),
     **dict.fromkeys((Op.SOFTMAX, Op.LOG_SOFTMAX, Op.CUMSUM), _along(0)),
     Op.SORT: _along(0, descending=lambda g: g.chance(0.5)), Op.TOP_K: _along(1, k=lambda g: 1),
-    Op.MATMUL: _matmul, Op.QMATMUL: _packed, Op.DEQUANTIZE: _packed,
+    Op.MATMUL: _matmul, Op.QMATMUL: _packed, Op.DEQUANTIZE: _packed, Op.QUANTIZE: _quantize,
     Op.RESHAPE: _reshape, Op.EXPAND: _expand, Op.TRANSPOSE: _transpose, Op.SLICE: _slice, Op.REVERSE: _reverse, Op.PAD: _pad, Op.CONCAT: _concat,
     Op.GATHER: _gather, Op.TAKE_ALONG: _take_along, Op.SCATTER_ADD: _scatter_add, Op.KV_APPEND: _kv_append,
     **dict.fromkeys((Op.FFT, Op.IFFT, Op.RFFT), _along(1)), Op.IRFFT: _irfft,

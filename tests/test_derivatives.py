@@ -337,19 +337,20 @@ def test_a_gather_with_batched_indices_refuses_what_lies_in_the_neighbours_part(
 
 
 def test_rows_without_derivatives_say_why_or_are_listed() -> None:
-    """vjp and jvp are written together, so that neither mode knows more than the other."""
+    """vjp and jvp are written together, so that neither mode knows more than the other; only of a loop of unknown length are there no states to go back through."""
     for op in Op:
         kinds = [Why if isinstance(c, Why) else None if c is None else callable for c in (op.row.vjp, op.row.jvp)]
-        assert kinds[0] is kinds[1], op.text
+        assert kinds[0] is kinds[1] or op is Op.WHILE, op.text
 
 
+OF_TWO_TYPES = (Op.RFFT, Op.IRFFT)  # reals on one side, complex numbers on the other: test_fourier has their laws
 STAIRCASES = (Op.SIGN, Op.FLOOR, Op.CEIL, Op.TRUNC, Op.ROUND, Op.FLOOR_DIV)
 
 
 def test_the_sampling_of_derivatives_is_not_empty() -> None:
     """Laws above that pick f64 calls hold for something: every op with a vjp has a call in which a float moves."""
     for op in OPS:
-        if callable(op.row.vjp):
+        if callable(op.row.vjp) and op not in OF_TWO_TYPES:
             assert any(a.size for call in calls(op) for i, a in enumerate(call.x) if i in call.moving), op.text
             assert op in STAIRCASES or any(np.any(g) for call in calls(op) for g in call.vjp()), op.text
 

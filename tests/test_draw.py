@@ -231,7 +231,7 @@ def test_boxes_made_by_a_pass_are_marked_and_fused_ones_carry_their_chain() -> N
     last = {stages[k].name: p for k, p in pictures(stages, SPEC).items()}
     assert not any(b.fresh for b in last["input"].boxes)
     fresh = [b for b in last["fuse"].boxes if b.fresh]
-    assert [(b.title, b.kind) for b in fresh] == [("fused matmul", "fused")]
+    assert [(b.title, b.kind) for b in fresh] == [("fused matmul", "fused"), ("fused reduce", "fused")]
     assert fresh[0].lines[0] == "matmul > add > gelu"
     assert fresh[0].body is not None
     assert Op.GELU in {n.op for n in fresh[0].body}

@@ -19,7 +19,9 @@ HEADS_INSIDE = (0, 2, 1, 3)  # [b, h, t, e] to [b, t, h, e]
 
 @dataclass(frozen=True)
 class FuseAttention(NotingPass):
-    """Kind of fused node: attention, with inputs q, k, v and perhaps the mask, in this order."""
+    """Attention with what widens its keys and values and what merges its heads becomes one node, of kind attention.
+
+    Its inputs are q, k, v and perhaps the mask, in this order."""
 
     name: str = "fuse-attention"
 

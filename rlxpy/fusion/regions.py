@@ -41,7 +41,9 @@ class Region:
 
 @dataclass(frozen=True)
 class Fuse(NotingPass):
-    """A node joins a region when every reader is in it, so nothing is computed twice and nothing else needs its value; what feeds a
+    """Runs of ops that one kernel may compute become one node.
+
+    A node joins a region when every reader is in it, so nothing is computed twice and nothing else needs its value; what feeds a
     row function may have later readers too.  What feeds a product stays outside: a product reads its operands many times, not once
     for each element it makes.
 

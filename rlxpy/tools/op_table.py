@@ -85,6 +85,11 @@ EXAMPLES: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {  # inputs a
     "attention": (QKV, {"scale": 0.25, "mask": "causal"}),
     "rope": ({"x": (1, 2, 3, 8), "position": ((3,), "i64")}, {}),
     "random_bits": ({"key": ((2,), "u32")}, {"shape": (2, 3)}),
+    "windows": ({"x": (2, 7)}, {"axis": 1, "size": 3, "stride": 2}),
+    "conv": ({"x": (1, 2, 5, 5), "w": (4, 2, 3, 3)}, {"strides": (2, 2), "low": (1, 1), "high": (1, 1), "dilation": (1, 1)}),
+    "conv_transpose": ({"x": (1, 4, 3, 3), "w": (4, 2, 3, 3)}, {"shape": (5, 5), "strides": (2, 2), "low": (1, 1), "high": (1, 1), "dilation": (1, 1)}),
+    **dict.fromkeys(("max_pool", "avg_pool"), ({"x": (1, 2, 5, 5)}, {"size": (2, 2), "strides": (2, 2), "low": (0, 0), "high": (1, 1), "dilation": (1, 1)})),
+    "resize": ({"x": (1, 2, 3, 3)}, {"shape": (5, 5), "method": "linear"}),
     "qmatmul": ({"x": (2, 64), "w": ((3, 68), "u8")}, {"encoding": "q8_0", "shape": (3, 64)}),
 }
 
