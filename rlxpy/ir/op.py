@@ -232,7 +232,7 @@ class Op(Enum):
     RMS_NORM = OpRow((1, 2), S.normed, S.same, refs.lifted(refs.rms_norm), **D.RMS_NORM, vmap=B.NORM, lower=lowerings.rms_norm,
                      dtypes=(FLOAT,), attrs=A.Eps, doc="last axis to mean square 1, times scale; arXiv:1910.07467")
     ATTENTION = OpRow((3, 4), S.attended, S.attended_dtype, refs.lifted(attention.attention), lower=lowerings.attention, dtypes=(FLOAT, FLOAT, FLOAT, FLOAT | BOOL | INDEX),
-                      attrs=A.Attend, doc="grouped-query attention [b, h, t, d]; the mask is bool, added, or integers [.., t, 2]: the first key seen and the one past the last; a query that sees none gets zeros")
+                      attrs=A.Attend, doc="grouped-query attention [b, h, t, d]; the mask is bool, added, or [.., t, 2]: first key seen and the one past the last; who sees none is zeros")
     ROPE = OpRow((2, 3), S.rotated, S.of_first, refs.lifted(attention.rope), lower=lowerings.rope, dtypes=(FLOAT, INDEX, FLOAT), attrs=A.Rope,
                  doc="rotary positions on the last axis; arXiv:2104.09864")
 
