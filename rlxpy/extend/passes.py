@@ -1,13 +1,13 @@
 """What a pass is, what it may note, and the registry of a downstream package's passes."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-from rlxpy.errors import RegistryError
+from rlxpy.errors import RegistryError, nearest
 from rlxpy.ir.graph import Graph, Node
 
 
@@ -53,13 +53,20 @@ def note(pass_name: str, kind: str, label: str, node: Node, text: str, saved_nby
 Watch = Callable[[str, Graph], None]
 
 
+ROAD = ("canonicalise", "lower-extensions", "legalise", "find-composites", "fuse-attention", "fuse")  # built-in passes; the first time each runs
+
+
 @dataclass(frozen=True)
 class RegisteredPass:
-    """A downstream pass and its wishes about order, by pass name."""
+    """A downstream pass and its wishes about order, by name of a pass of ROAD or of a registered one."""
 
     run: Pass
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.run.name
 
 
 _GLOBAL: list[RegisteredPass] = []
@@ -76,37 +83,76 @@ def pass_registry() -> Iterator[None]:
         _scopes.reset(token)
 
 
-def register_ir_pass(p: Pass, *, before: tuple[str, ...] = (), after: tuple[str, ...] = ()) -> Pass:
-    """Run `p` after built-in fusion and before the last legalisation.  Raises RegistryError on a taken name, and for what is no pass."""
-    if not isinstance(p, Pass):
+def register_ir_pass(p: Pass, *, before: Sequence[str] = (), after: Sequence[str] = ()) -> Pass:
+    """Run `p` after built-in fusion and before the last legalisation, or where `before` and `after` ask for.
+
+    A name that no pass has is a wish about one that is not there, and changes nothing.
+    Raises RegistryError on a taken name, for what is no pass, and for wishes that are no names."""
+    if not isinstance(p, Pass) or not isinstance(p.name, str):
         raise RegistryError(f"{type(p).__name__} is not a pass", why="a pass has a name and is called with a Graph", fix="write a frozen dataclass with `name` and __call__")
     try:
         hash(p)
     except TypeError as e:
         raise RegistryError(f"pass {p.name!r} cannot be part of a cache key", why=str(e), fix="make it a frozen dataclass whose fields are hashable") from None
-    if any(r.run.name == p.name for r in registered()):
+    if p.name in ROAD:
+        raise RegistryError(f"pass {p.name!r} has the name of a built-in pass", why="errors and reports name passes", fix=f"name it 'yourname.{p.name}'")
+    if any(r.name == p.name for r in registered()):
         raise RegistryError(f"pass {p.name!r} is already registered", fix="unregister_ir_pass it first, or choose another name")
-    (_scopes.get() or (_GLOBAL,))[-1].append(RegisteredPass(p, before, after))
+    (_scopes.get() or (_GLOBAL,))[-1].append(RegisteredPass(p, _names(p, "before", before), _names(p, "after", after)))
     return p
 
 
+def _names(p: Pass, wish: str, names: Any) -> tuple[str, ...]:
+    """Text is not taken letter by letter."""
+    if not isinstance(names, (tuple, list)) or not all(isinstance(n, str) for n in names):
+        raise RegistryError(f"pass {p.name!r}: {wish}={names!r}", why="names of passes are wanted, in a tuple", fix=f"{wish}=({names!r},)" if isinstance(names, str) else f"{wish}=('fuse',)")
+    return tuple(names)
+
+
 def unregister_ir_pass(name: str) -> None:
-    for table in (*_scopes.get(), _GLOBAL):
-        table[:] = [r for r in table if r.run.name != name]
+    """Forget a pass.  Raises RegistryError for one that is not registered."""
+    for table in (*reversed(_scopes.get()), _GLOBAL):
+        for r in table:
+            if r.name == name:
+                table.remove(r)
+                return
+    raise RegistryError(f"pass {name!r} is not registered", why=f"there are {', '.join(r.name for r in registered()) or 'none'}",
+                        fix=f"near it: {nearest(name, [r.name for r in registered()])}")
 
 
 def registered() -> tuple[RegisteredPass, ...]:
     return tuple(r for table in (_GLOBAL, *_scopes.get()) for r in table)
 
 
-def registered_passes() -> tuple[Pass, ...]:
-    """Registered passes in an order that keeps every wish, else the order of registration.  Raises RegistryError on a cycle."""
+def _ordered() -> tuple[RegisteredPass, ...]:
     todo, done = list(registered()), list[RegisteredPass]()
     while todo:
-        waiting = {r.run.name for r in todo}
-        ready = next((r for r in todo if not any(a in waiting for a in r.after) and not any(r.run.name in o.before for o in todo)), None)
+        ready = next((r for r in todo if not any(_precedes(o, r) for o in todo)), None)
         if ready is None:
-            raise RegistryError("registered passes wait for each other", why=", ".join(f"{r.run.name} before {r.before} after {r.after}" for r in todo))
+            raise RegistryError("registered passes wait for each other", why=", ".join(f"{r.name} before {r.before} after {r.after}" for r in todo))
         todo.remove(ready)
         done.append(ready)
-    return tuple(r.run for r in done)
+    return tuple(done)
+
+
+def _precedes(a: RegisteredPass, b: RegisteredPass) -> bool:
+    return b.name in a.before or a.name in b.after
+
+
+def registered_passes() -> tuple[Pass, ...]:
+    """Registered passes in an order that keeps every wish, else the order of registration.  Raises RegistryError on a cycle."""
+    return tuple(r.run for r in _ordered())
+
+
+def passes_along(road: Sequence[str]) -> tuple[tuple[Pass, ...], ...]:
+    """Registered passes in front of each built-in pass of a road, and at last those behind all of them.
+
+    Whoever a pass waits for comes early with it.  Raises RegistryError when that, or a cycle, breaks a wish."""
+    order, slot = _ordered(), dict[str, int]()
+    for r in reversed(order):
+        wished = [road.index(n) for n in r.before if n in road]
+        slot[r.name] = min([*wished, *(slot[o.name] for o in order if _precedes(r, o))], default=len(road))
+        if broken := [n for n in r.after if n in road and road.index(n) >= slot[r.name]]:
+            raise RegistryError(f"pass {r.name!r} cannot run after {broken[0]!r}", why=f"it, or one that waits for it, runs before {road[slot[r.name]]!r}",
+                                fix="drop one of these wishes")
+    return tuple(tuple(r.run for r in order if slot[r.name] == k) for k in range(len(road) + 1))

@@ -7,7 +7,7 @@ from time import perf_counter
 
 from rlxpy.errors import FusionError, InputError, LegaliseError, RlxError, VerifyError, nearest
 from rlxpy.extend.backend import BackendSpec
-from rlxpy.extend.passes import Note, NotingPass, Pass, Watch, registered, registered_passes
+from rlxpy.extend.passes import Note, NotingPass, Pass, Watch, passes_along, registered_passes
 from rlxpy.fusion.attention import FuseAttention
 from rlxpy.fusion.canonicalise import Canonicalise
 from rlxpy.fusion.composites import FindComposites
@@ -72,23 +72,20 @@ def standard(spec: BackendSpec, *, optimise: bool = True) -> tuple[Pass, ...]:
     """canonicalise -> extension lowering -> legalise -> fuse -> registered passes -> legalise what they added.
 
     A registered pass that wishes to run before a built-in one stands in front of it."""
+    legal, tidy = Legalise(spec), Canonicalise()
     if not optimise:
-        return LowerExtensions(spec), Legalise(spec)
-    fuse = (*((FuseAttention(),) if "attention" in spec.fuses else ()), *((Fuse(spec.fuses),) if spec.fuses else ()))
-    tidy = Canonicalise()
-    legal = Legalise(spec)  # once more after composites: one that the backend refuses must be plain ops again before they fuse
-    out, left = list[Pass](), list(registered_passes())
-    wishes = {r.run.name: r.before for r in registered()}
-    for built_in in (*tidied(spec), legal, tidy, FindComposites(), legal, tidy, *fuse):
-        early = [p for p in left if built_in.name in wishes[p.name]]
-        left = [p for p in left if p not in early]
-        out += [*early, built_in]
-    return (*out, *left, legal)
+        return LowerExtensions(spec), legal
+    # legalise once more after composites: one that the backend refuses must be plain ops again before they fuse
+    road: tuple[Pass, ...] = (tidy, LowerExtensions(spec), legal, tidy, FindComposites(), legal, tidy, FuseAttention(), Fuse(spec.fuses))
+    idle = {name for name, has_work in (("fuse-attention", "attention" in spec.fuses), ("fuse", bool(spec.fuses))) if not has_work}
+    *early, late = passes_along([p.name for p in road])
+    return (*(p for mine, built_in in zip(early, road, strict=True) for p in (*mine, built_in) if p.name not in idle), *late, legal)
 
 
 def tidied(spec: BackendSpec) -> tuple[Pass, ...]:
     """The first passes of `standard`: after them everything is a built-in op, where it can be, and has one form."""
-    return Canonicalise(), LowerExtensions(spec)
+    passes = standard(spec)
+    return passes[:[p.name for p in passes].index(LowerExtensions.name) + 1]
 
 
 Settled = dict[str, tuple[Pass, Graph]]  # by name of an idempotent pass: what it left last
