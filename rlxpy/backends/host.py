@@ -2,11 +2,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
+from rlxpy.backends.custom import fill
 from rlxpy.errors import RlxError
 from rlxpy.extend.kernels import HostLaunch, KernelLibrary, KernelRow
 from rlxpy.extend.plan import Step
@@ -17,14 +18,6 @@ from rlxpy.ir.op import LEAVES, Op
 from rlxpy.ir.row import OpRow
 
 FUSED_KINDS = ("elementwise", "matmul", "gated_mlp", "conv", "reduce", "rows")  # worth making for NumPy
-
-
-def by_ref(ins: Sequence[Array], outs: Sequence[Array], attrs: Mapping[str, Any], ref: Callable[..., Any]) -> None:
-    got = ref(*ins, **attrs)
-    for out, a in zip(outs, got if isinstance(got, tuple) else (got,), strict=True):
-        if np.shape(a) != out.shape or np.asarray(a).dtype != out.dtype:
-            raise TypeError(f"ref gave {np.asarray(a).dtype}{list(np.shape(a))}, its rules promise {out.dtype}{list(out.shape)}")
-        out[...] = a
 
 
 def append_rows(ins: Sequence[Array], outs: Sequence[Array], attrs: Mapping[str, Any]) -> None:
@@ -77,12 +70,7 @@ def launcher(row: OpRow) -> HostLaunch:
     ref = row.ref
     if isinstance(ref, np.ufunc):
         return lambda ins, outs, attrs: ref(*ins, out=outs[0])
-    return lambda ins, outs, attrs: by_ref(ins, outs, attrs, ref)  # type: ignore[arg-type]
-
-
-def extension_row(graph: Graph, node: Node) -> KernelRow | None:
-    """The row of an extension's own `ref`, which no library can list."""
-    return KernelRow(node.label, node.op, launcher(node.row), kind=node.kind, doc=node.row.doc) if node.op is Op.CUSTOM and callable(node.row.ref) else None
+    return partial(fill, f=ref)  # type: ignore[arg-type]
 
 
 def failure(step: Step, e: BaseException) -> BaseException:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rlxpy.backends.custom import extension_row, ready
 from rlxpy.backends.host import FUSED_KINDS, LIBRARY, append_rows, failure, launcher, runs_ref
 from rlxpy.backends.memory import read_only, space_bytes, view as place
 from rlxpy.backends.state import State, own
@@ -34,7 +35,7 @@ class Reference:
         return None
 
     def load(self, plan: Plan, params: Mapping[str, Array], *, debug: bool = False) -> NumpyGraph:
-        return NumpyGraph(plan, params, debug, {s.node.id: _launch_of(s) for s in plan.steps})
+        return NumpyGraph(plan, params, debug, {s.node.id: _launch_of(plan, s) for s in plan.steps})
 
 
 class _Memory(NamedTuple):
@@ -216,9 +217,9 @@ class _ProfiledGraph(NumpyGraph):
         return launch
 
 
-def _launch_of(step: Step) -> HostLaunch:
-    row = step.choice.row
-    return row.launch if row is not None and callable(row.launch) else launcher(step.node.row)
+def _launch_of(plan: Plan, step: Step) -> HostLaunch:
+    row = step.choice.row or extension_row(plan.graph, step.node)
+    return ready(row.launch) if row is not None and callable(row.launch) else launcher(step.node.row)
 
 
 def _symbols_of(plan: Plan, step: Step) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rlxpy.exports import lazy
 
 if TYPE_CHECKING:
+    from rlxpy.backends.custom import register_cpu_kernel as register_cpu_kernel
     from rlxpy.errors import BuildError as BuildError, CustomOpError as CustomOpError, RlxError as RlxError
     from rlxpy.extend.backend import Backend as Backend, BackendSpec as BackendSpec, Device as Device, ExecutableGraph as ExecutableGraph
     from rlxpy.extend.devices import backend_registry as backend_registry, register_backend as register_backend
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from rlxpy.ir.types import TensorType as TensorType
 
 _HOME = {name: module for module, names in {
+    "backends.custom": "register_cpu_kernel",
     "errors": "BuildError CustomOpError RlxError",
     "extend.backend": "Backend BackendSpec Device ExecutableGraph",
     "extend.devices": "backend_registry register_backend",

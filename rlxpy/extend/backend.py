@@ -22,6 +22,9 @@ class Device:
         return self.name
 
 
+def nothing(graph: Graph, node: Node) -> None: """No kernel of its own."""
+
+
 @dataclass(frozen=True)
 class BackendSpec:
     """The compiler's whole view of a backend.
@@ -31,6 +34,7 @@ class BackendSpec:
     fuses     kinds of fused node worth making for it
     host      rows in NumPy for nodes that nobody takes: staged, and reported
     staged    a row made for such a node when `host` lists none, as for an extension's; None when there is none
+    extensions  what it has for an extension's op by itself, before the lowering: a choice, why not, or None for nothing
     dense     whether weights unpacked once, at load, run faster than weights unpacked by the kernels
     views     whether kernels read strided operands, so that movement ops cost nothing"""
 
@@ -39,7 +43,8 @@ class BackendSpec:
     native: Any = None  # Callable[[Graph, Node], str | None]
     fuses: frozenset[str] = frozenset()
     host: KernelSearchPath | None = None
-    staged: Callable[[Graph, Node], KernelRow | None] = lambda graph, node: None
+    staged: Callable[[Graph, Node], KernelRow | None] = nothing
+    extensions: Callable[[Graph, Node], Choice | Refusal | None] = nothing
     dense: bool = False
     views: bool = True
     align_nbytes: int = 64
@@ -48,6 +53,8 @@ class BackendSpec:
     def verdict(self, graph: Graph, node: Node) -> Choice | Refusal:
         """A kernel row if one accepts the node, else the generator, else every reason why not."""
         choice = self.kernels.resolve(graph, node, self.facts)
+        if isinstance(choice, Refusal) and (own := self.extensions(graph, node)) is not None:
+            choice = own if isinstance(own, Choice) else Refusal((*choice.reasons, *own.reasons))
         if isinstance(choice, Choice) or self.native is None:
             return choice
         why = self.native(graph, node)

@@ -2,11 +2,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from rlxpy.errors import LegaliseError
-from rlxpy.extend.backend import BackendSpec
+from rlxpy.extend.backend import BackendSpec, nothing
 from rlxpy.extend.kernels import Choice, Refusal
 from rlxpy.extend.passes import Note, NotingPass, note
 from rlxpy.fusion.rebuild import rebuild
@@ -38,6 +38,11 @@ class LowerExtensions(NotingPass):
     spec: BackendSpec
     name: str = "lower-extensions"
 
+    @property
+    def inside(self) -> LowerExtensions:
+        """What it does to the graphs of loops and branches: those call no kernel outside the generated code where a lowering does."""
+        return replace(self, spec=replace(self.spec, extensions=nothing))
+
     def noted(self, graph: Graph) -> tuple[Graph, tuple[Note, ...]]:
         return _lower(graph, lambda n: n.op is Op.CUSTOM, self.spec, self.name)
 
@@ -49,6 +54,10 @@ class Legalise(NotingPass):
     spec: BackendSpec
     name: str = "legalise"
     idempotent: ClassVar[bool] = True
+
+    @property
+    def inside(self) -> Legalise:
+        return replace(self, spec=replace(self.spec, extensions=nothing))
 
     def noted(self, graph: Graph) -> tuple[Graph, tuple[Note, ...]]:
         return _lower(graph, lambda n: True, self.spec, self.name)
@@ -73,13 +82,13 @@ def _lower(graph: Graph, concerned: Callable[[Node], bool], spec: BackendSpec, n
 
 
 def _lower_once(graph: Graph, refused: dict[int, Refusal], name: str, notes: list[Note]) -> Graph:
-    def replace(b: Builder, n: Node, xs: Sequence[Value], new: dict[Ref, Value]) -> Any:
+    def lowered(b: Builder, n: Node, xs: Sequence[Value], new: dict[Ref, Value]) -> Any:
         if n.id not in refused or not callable(n.row.lower):
             return None
         notes.append(note(name, "lowered", n.label, n, "; ".join(refused[n.id].reasons)))
         return _lowered(n, xs)
 
-    return rebuild(graph, replace, name)
+    return rebuild(graph, lowered, name)
 
 
 def _lowered(node: Node, xs: Sequence[Value]) -> Any:

@@ -127,7 +127,7 @@ def _in_bodies(p: Pass, graph: Graph) -> tuple[Graph, tuple[Note, ...]]:
     def replaced(b: Builder, n: Node, xs: Sequence[Value], new: dict[Ref, Value]) -> tuple[Value, ...] | None:
         if n.op not in CONTROL:
             return None
-        made = {field: _apply(p, body) for field, body in n.attrs.graphs()}
+        made = {field: _apply(getattr(p, "inside", p), body) for field, body in n.attrs.graphs()}
         notes.extend(said for _, some in made.values() for said in some)
         return b.add(n.op, xs, replace(n.attrs, **{field: body for field, (body, _) in made.items()}))
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from rlxpy.backends.cpu.compilers import Compiler, find_compiler
 from rlxpy.backends.cpu.isa import Isa, detect
-from rlxpy.backends.host import FUSED_KINDS, LIBRARY, extension_row
+from rlxpy.backends.custom import extension_row, own_kernel
+from rlxpy.backends.host import FUSED_KINDS, LIBRARY
 from rlxpy.backends.templates import read, render
 from rlxpy.errors import BackendMissing
 from rlxpy.extend.backend import BackendSpec, Device, Emitted
@@ -31,7 +32,8 @@ def _spec(isa: Isa) -> BackendSpec:
     from rlxpy.backends.cpu.library import library
 
     kernels, facts = KernelSearchPath((library(isa),)), {"isa": isa.name, "features": tuple(sorted(isa.features))}
-    return BackendSpec(Device("cpu"), kernels, refusal(kernels, facts), fuses=frozenset({*FUSED_KINDS, "attention"}), host=KernelSearchPath((LIBRARY,)), staged=extension_row, facts=facts)
+    return BackendSpec(Device("cpu"), kernels, refusal(kernels, facts), fuses=frozenset({*FUSED_KINDS, "attention"}), host=KernelSearchPath((LIBRARY,)), staged=extension_row, extensions=own_kernel,
+                       facts=facts)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from weakref import WeakSet
 from rlxpy.backends.cpu import compilers
 from rlxpy.backends.cpu.execute import CpuGraph, Library
 from rlxpy.backends.cpu.program import Program
+from rlxpy.backends.custom import ready
 from rlxpy.backends.host import LIBRARY, run_chain
 from rlxpy.backends.reference import NumpyGraph
 from rlxpy.backends.state import State
@@ -154,7 +155,7 @@ def numpy_launch(step: Step) -> HostLaunch:
     if step.choice.tier == "kernel" or row is None:
         row = LIBRARY.by_op[step.node.op, step.node.kind][0]
     assert callable(row.launch), "rows of the host tier are functions"
-    return row.launch
+    return ready(row.launch)
 
 
 def reference_seconds(graph: Graph, node: Node, sizes: Sizes) -> float:
