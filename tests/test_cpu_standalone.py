@@ -40,8 +40,7 @@ def together(dtype: DType) -> tuple[Graph, list[Sample]]:
     every = [s for op in ops for s in islice(samples(op, frozenset({dtype})), None if dtype is DType.F32 else 3) if in_c(s)]
     b, outputs = Builder(dtype.text), list[Any]()
     for k, s in enumerate(every):
-        made = b.emit(s.op, *(b.input(f"s{k}x{i}", *t) for i, t in enumerate(s.input_types())), **s.case.attrs)
-        outputs += made if isinstance(made, tuple) else (made,)
+        outputs += s.call(b, s.inputs(b, f"s{k}x"))
     return b.finish(*outputs), every
 
 

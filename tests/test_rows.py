@@ -30,14 +30,6 @@ def outputs(graph: Graph, arrays: tuple[Array, ...], *, optimise: bool) -> tuple
     return got if isinstance(got, tuple) else (got,)
 
 
-def lowered(s: Sample) -> Graph:
-    b = Builder("lowered")
-    xs = [b.input(f"x{i}", shape, dt) for i, (shape, dt) in enumerate(s.input_types())]
-    assert callable(s.op.row.lower)
-    made = s.op.row.lower(*xs, **s.graph().nodes[len(xs)].attrs.params())
-    return b.finish(*(made if isinstance(made, tuple) else (made,)))
-
-
 def same(s: Sample, got: tuple[Array, ...], want: tuple[Array, ...], where: str = "") -> None:
     for g, w in zip(got, want, strict=True):
         if s.dtype.is_complex or s.op in BY_BLAS:  # NumPy rounds complex products of scalars and of arrays differently
@@ -81,7 +73,7 @@ def test_compiled_it_gives_what_the_reference_gives_however_inputs_lie_in_memory
 @pytest.mark.parametrize("op", [op for op in OPS if callable(op.row.lower)], ids=lambda op: op.text)
 def test_lowered_it_means_the_same(op: Op) -> None:
     for s in samples(op, EVERYDAY | {DType.F8E5M2, DType.F8E4M3FN}):
-        graph = lowered(s)
+        graph = s.lowered()
         assert graph.output_types == s.graph().output_types, str(s)
         for got, want in zip(outputs(graph, s.arrays(), optimise=False), s.reference(s.arrays()), strict=True):
             assert_close(got, want, s.dtype, str(s))
@@ -97,7 +89,7 @@ def test_lowered_it_treats_special_values_the_same(op: Op, dtype: DType) -> None
     assert isinstance(arity, int)
     grid = tuple(a.reshape(-1).astype(dtype.numpy) for a in np.meshgrid(*[np.array(SPECIAL)] * arity))
     s = Sample(op, Case((grid[0].shape,) * arity), dtype)
-    (got,), (want,) = outputs(lowered(s), grid, optimise=False), s.reference(grid)
+    (got,), (want,) = outputs(s.lowered(), grid, optimise=False), s.reference(grid)
     assert_close(got, want, dtype, op.text)
 
 
