@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from ctypes import CDLL
 from dataclasses import asdict, dataclass
 from importlib import import_module, metadata
 from pathlib import Path
@@ -69,18 +68,14 @@ def package(name: str, fix: str, verdict: Literal["absent", "broken"], module: s
     return check
 
 
-def library(subject: str, names: tuple[str, ...], fix: str) -> Callable[[], Finding]:
-    """A check that the system's loader opens one of these shared libraries."""
+def gpu(device: str) -> Callable[[], Finding]:
+    """A check that a vendor's library, driver and at least one of its devices are there."""
 
     def check() -> Finding:
-        reasons = []
-        for name in names:
-            try:
-                CDLL(name)
-                return Finding(subject, "ok", name)
-            except OSError as e:
-                reasons.append(str(e))
-        return Finding(subject, "absent", reasons[0], fix)
+        from rlxpy.backends.gpu.vendor import VENDORS, look
+
+        seen = look(VENDORS[device])
+        return Finding(f"{device} driver", "absent" if seen.lack else "ok", seen.lack or seen.found, seen.fix)
 
     return check
 
@@ -121,7 +116,7 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
     c_compiler,
     cache,
     package("cuda-core", "pip install 'rlxpy[cuda]'", "absent", "cuda.core"),
-    library("nvidia driver", ("libcuda.so.1",), "install NVIDIA's driver"),
+    gpu("cuda"),
     package("hip-python", "pip install 'rlxpy[rocm]'", "absent", "hip"),
-    library("rocm runtime", ("libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6"), "install AMD's ROCm, or set LD_LIBRARY_PATH to it"),
+    gpu("rocm"),
 )

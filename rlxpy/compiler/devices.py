@@ -3,8 +3,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
+from rlxpy.backends.gpu.backend import Gpu
+from rlxpy.backends.gpu.vendor import VENDORS
 from rlxpy.backends.reference import Reference
 from rlxpy.errors import BackendMissing, InputError, RlxError, nearest
 from rlxpy.extend.backend import Backend
@@ -18,7 +20,8 @@ def _cpu() -> Backend:
     return Cpu()
 
 
-BUILT_IN: dict[str, Factory] = {"cpu": _cpu, "reference": Reference}  # "auto" takes the first that works
+BUILT_IN: dict[str, Factory] = {"cpu": _cpu, "reference": Reference, **{v.device: partial(Gpu, v) for v in VENDORS.values()}}
+AUTO = ("cpu", "reference")  # "auto" takes the first that works
 
 
 @dataclass(frozen=True)
@@ -75,13 +78,13 @@ class Chosen:
 
 
 def choose(device: str | Sequence[str]) -> Chosen:
-    """One name must work; of several the first that does; "auto" is the first of BUILT_IN that does, and a note says what it had to pass
+    """One name must work; of several the first that does; "auto" is the first of AUTO that does, and a note says what it had to pass
     over.  Raises BackendMissing with every reason."""
     asked = (device,) if isinstance(device, str) else tuple(device) if isinstance(device, Sequence) else ()
     if not asked or not all(isinstance(a, str) for a in asked):
         raise InputError(f"device={device!r}", why=f"a name or several names are wanted; there are auto, {', '.join(known())}",
                          fix="device='auto'")
-    names = tuple((n, a == "auto") for a in asked for n in (tuple(BUILT_IN) if a == "auto" else (a,)))
+    names = tuple((n, a == "auto") for a in asked for n in (AUTO if a == "auto" else (a,)))
     passed: list[str] = []
     for n, by_auto in names:
         b, why = _opened(n)

@@ -1,6 +1,7 @@
 """Backends by device name: who is registered, who can run here, and why not."""
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -9,15 +10,32 @@ from rlxpy.errors import RegistryError
 from rlxpy.extend.backend import Backend, Device
 
 Factory = Callable[[], Backend]
+NAME = re.compile(r"[A-Za-z0-9][\w.:-]*", re.ASCII)
+BUILT_IN = ("cpu", "reference", "cuda", "rocm")  # rlxpy's own
 _GLOBAL: dict[str, Factory] = {}
 _scopes: ContextVar[tuple[dict[str, Factory], ...]] = ContextVar("rlxpy_backends", default=())
 
 
 def register_backend(device: Device, factory: Factory) -> None:
-    """Raises RegistryError when the name is taken."""
+    """factory() gives the backend; it is called when somebody asks for the device.  Raises RegistryError when the name is taken, by rlxpy
+    or by another package, and for what is no name or no factory."""
+    if not isinstance(device, Device) or not isinstance(device.name, str) or not NAME.fullmatch(device.name) or device.name == "auto":
+        raise RegistryError(f"{device!r} is no device of one's own", why="its name stands in RLX_DEVICE and in lists, where commas divide, and auto is any device",
+                            fix="Device('mine'): letters, digits, - _ . :")
+    if not callable(factory):
+        raise RegistryError(f"device {device.name!r}: {type(factory).__name__} is no factory", why="it is called to make the backend", fix=f"register_backend(Device({device.name!r}), Mine)")
+    if device.name in BUILT_IN:
+        raise RegistryError(f"device {device.name!r} is rlxpy's own", why=f"so are {', '.join(BUILT_IN)}, and nobody would know which of two runs",
+                            fix=f"Device('mine-{device.name}'): device names are open")
     if device.name in registered_backends():
-        raise RegistryError(f"device {device.name!r} already has a backend", fix="choose another name: device names are open")
+        raise RegistryError(f"device {device.name!r} already has a backend", why=f"{_where(registered_backends()[device.name])} is there, {_where(factory)} comes now",
+                            fix="choose another name: device names are open")
     (_scopes.get() or (_GLOBAL,))[-1][device.name] = factory
+
+
+def _where(factory: Factory) -> str:
+    """A factory for a person: where both come from tells two packages apart."""
+    return f"{getattr(factory, '__module__', type(factory).__module__)}.{getattr(factory, '__qualname__', type(factory).__qualname__)}"
 
 
 @contextmanager
