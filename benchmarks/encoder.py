@@ -272,7 +272,7 @@ def main() -> None:
     names = [n for n in CONTESTANTS if n != "torch float64" and (n.startswith("rlxpy") or args.peers) and (not args.only or any(part in n for part in args.only.split(",")))]
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        (folder / "model").symlink_to(hub.resolve(args.model))
+        (folder / "model").symlink_to(Path(hub.resolve(args.model)).resolve())
         exact = exact_embeddings(args.peers, folder, shapes) if args.peers else {}
         rows = [row for threads in map(int, args.threads.split(",")) for row in measured(args.peers, names, threads, folder, shapes, args.rounds, exact)]
     report(rows, shapes)
@@ -289,6 +289,8 @@ def exact_embeddings(python: str, folder: Path, shapes: list[tuple[int, int]]) -
 
 def measured(peers: str, names: list[str], threads: int, folder: Path, shapes: list[tuple[int, int]], rounds: int, exact: dict[tuple[int, int], Any]) -> list[dict[str, Any]]:
     workers = [w for n in names if (w := started(sys.executable if n.startswith("rlxpy") else peers, n, threads, folder))]
+    if not workers:
+        return []
     errors: dict[str, float] = {}
     samples: dict[tuple[str, tuple[int, int]], list[float]] = {}
     with ThreadPoolExecutor(len(workers)) as pool:  # what compiles does so now, side by side

@@ -11,6 +11,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import rlxpy
+
 LOOPS = 1_000_000
 
 
@@ -18,7 +20,7 @@ def facts() -> dict[str, Any]:
     """`python_add_ns` tells how fast this machine is just now: one turn of an empty counting loop, the best of five."""
     return {
         "cpu": _cpu(), "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(), "load": [round(x, 2) for x in os.getloadavg()],
-        "system": platform.platform(), "python": platform.python_version(), "numpy": version("numpy"), "rlxpy": version("rlxpy"),
+        "system": platform.platform(), "python": platform.python_version(), "numpy": version("numpy"), "rlxpy": rlxpy.__version__,
         "python_add_ns": round(min(_loop() for _ in range(5)), 1),
     }
 
