@@ -230,6 +230,7 @@ def test_a_wrong_text_is_an_error_with_its_line(text: str, words: str, tmp_path:
     (["opt", "-", "--nosuch"], 2, "--nosuch"),
     (["viz"], 2, "FILE|MODEL"),
     (["viz", "nosuch/model"], 1, "no model 'nosuch/model'"),
+    *(([command, "nosuch.rlx"], 1, "No such file") for command in ("inspect", "viz")),
     (["viz", "-", "--boxes", "0"], 2, "--boxes"),
     (["viz", "-", "--boxes", "many"], 2, "--boxes"),
     (["viz", "-", "--html", "-", "--dot", "-"], 2, "stdout"),

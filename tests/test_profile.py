@@ -19,6 +19,7 @@ length = 128
 [compile]
 device = ["cpu", "reference"]
 weights = "packed"
+numerics = "high"
 cache = "bf16"
 
 [sampling]
@@ -43,7 +44,7 @@ def load(path: Path, text: str | bytes) -> Profile:
 
 def test_every_setting_is_read(tmp_path: Path) -> None:
     assert load(tmp_path, WHOLE) == Profile(
-        Sizes(512, 16, 8, 128), Compile(("cpu", "reference"), "packed", "bf16"),
+        Sizes(512, 16, 8, 128), Compile(("cpu", "reference"), "packed", "high", "bf16"),
         Sampling(1, 40, 0.9, 0.05, 1.1, 32, 7, 100, ("\n\n", "né"), "Be brief."))
 
 

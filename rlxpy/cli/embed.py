@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlxpy.cli.app import command
-from rlxpy.cli.options import Devices, Model, Packing, ProfileFile, device_names, profile
+from rlxpy.cli.options import Devices, Model, Numerics, Packing, ProfileFile, device_names, profile
 from rlxpy.cli.reading import stdin_text
 from rlxpy.cli.report import Json, note, show
 
@@ -23,6 +23,7 @@ def embed(
     batch: Annotated[int | None, typer.Option(metavar="N", help="Texts that are run at once.")] = None,
     length: Annotated[int | None, typer.Option(metavar="N", help="Tokens of a text at most; the rest is cut.")] = None,
     weights: Packing = None,
+    numerics: Numerics = None,
     device: Devices = None,
     profile_file: ProfileFile = None,
     as_json: Json = False,
@@ -34,13 +35,14 @@ def embed(
     from rlxpy.cli.progress import progress
     from rlxpy.generate.embedder import DEFAULT_BATCH, Embedder
 
-    chosen = profile(profile_file, batch=batch, length=length, weights=weights.value if weights else None, device=device_names(device))
+    chosen = profile(profile_file, batch=batch, length=length, weights=weights.value if weights else None,
+                     numerics=numerics.value if numerics else None, device=device_names(device))
     given = [line for text in texts for line in (stdin_text().splitlines() if text == "-" else [text])]
     with progress() as tell:
         path = hub.resolve(model, tell)
         tell(None, f"loading {Path(model).name}")
         embedder = Embedder.load(path, device=chosen.compile.device or None, batch=DEFAULT_BATCH if chosen.sizes.batch is None else chosen.sizes.batch,
-                                 length=chosen.sizes.length, weights=chosen.compile.weights or "auto")
+                                 length=chosen.sizes.length, weights=chosen.compile.weights or "auto", numerics=chosen.compile.numerics)
     made = embedder.embed(given)
     data: dict[str, Any] = {"model": model, "device": embedder.graph.device, "embeddings": made.vectors, "token_counts": made.token_counts,
                             "truncated": made.truncated}

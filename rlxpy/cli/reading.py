@@ -33,10 +33,12 @@ def _text(f: BinaryIO, name: str) -> str:
 
 
 def is_graph_file(path: Path) -> bool:
-    """Whether a file begins as the text form of a graph does, or is named as one."""
+    """Whether a file begins as the text form of a graph does, or is named as one, even if it is not there."""
+    if path.suffix == ".rlx" and not path.is_dir():
+        return True
     try:
         with path.open("rb") as f:
-            return path.suffix == ".rlx" or bool(_GRAPH_HEAD.match(f.read(_HEAD_NBYTES)))
+            return bool(_GRAPH_HEAD.match(f.read(_HEAD_NBYTES)))
     except OSError:
         return False
 

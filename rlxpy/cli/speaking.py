@@ -34,7 +34,7 @@ def load(model: str, profile: Profile) -> Generator:
         path = hub.resolve(model, tell)
         tell(None, f"loading {Path(model).name}")
         return Generator.load(path, device=profile.compile.device or None, context=profile.sizes.context, chunk=profile.sizes.chunk,
-                              weights=profile.compile.weights or "auto", cache=profile.compile.cache)
+                              weights=profile.compile.weights or "auto", numerics=profile.compile.numerics, cache=profile.compile.cache)
 
 
 def messages(profile: Profile, text: str) -> list[dict[str, str]]:

@@ -22,10 +22,11 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Compile:
-    """device: names to try in order.  weights: "packed" or "dense".  cache: how keys and values are kept: f32, bf16, f16 or q8_0."""
+    """device: names to try in order.  weights, numerics, cache: as generate.Generator takes them; None is its default."""
 
     device: tuple[str, ...] = ()
     weights: str | None = None
+    numerics: str | None = None
     cache: str = "f32"
 
 

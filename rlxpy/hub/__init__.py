@@ -99,7 +99,7 @@ def _spelled(name: str) -> str:
 
 def _wanted(name: str) -> _Wanted:
     is_package = re.fullmatch(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?(==[a-z0-9][a-z0-9.!+_]*)?", name.strip(), re.IGNORECASE)
-    if not is_package or name.lower().endswith(wheel.MODEL_SUFFIXES):
+    if not is_package or name.lower().endswith((*wheel.MODEL_SUFFIXES, ".rlx")):  # names of files
         raise _unknown(name, "nothing is there, and no package can have this name", f"the path {Path.cwd() / name}")
     project, *version = _spelled(name).split("==", 1)
     pinned = KNOWN[project].version if project in KNOWN else None

@@ -152,7 +152,7 @@ class Builder:
         like = next(o for o in reversed(others) if isinstance(o, Value)).dtype
         if not isinstance(x, (bool, int, float, complex, np.generic, np.ndarray)):
             raise BuildError(f"{x!r} is not a value", why=f"{type(x).__name__} is neither a Value nor a number nor an array",
-                             fix="pass one of these")
+                             fix="pass one of these; parameters of an op are named, as in x.cast(to='f16')")
         if isinstance(x, (np.generic, np.ndarray)):
             return self.const(x)
         small = {complex: "c", float: "fc"}.get(type(x), like.kind)
