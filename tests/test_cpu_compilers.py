@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from rlxpy import settings
+from rlxpy import Builder, compile, settings
 from rlxpy.backends import cache
 from rlxpy.backends.cpu import build as building, compilers
 from rlxpy.backends.cpu.build import SUFFIX, build, prelude
@@ -236,6 +236,22 @@ def test_a_compiler_that_breaks_says_how(text: str, words: str, home: Path, tmp_
     with pytest.raises(CompileError) as caught:
         build(answer(1), PLAIN, Compiler((str(script(tmp_path / "cc", text)),), "1", "gcc"))
     assert words in caught.value.why
+    assert not entries(home)
+
+
+@pytest.mark.parametrize("text", ["echo rubbish > $out", ": > $out", "echo 'int other;' | {cc} -shared -fPIC -x c - -o $out"])
+@needs_compiler
+def test_what_does_not_load_is_named_and_not_kept(text: str, home: Path, tmp_path: Path) -> None:
+    """Rubbish, nothing, and a library of something else."""
+    assert isinstance(FOUND, Compiler)
+    named = script(tmp_path / "cc", f"if [ $1 = --version ]; then {GCC_SAYS}; exit; fi\nfor word; do [ \"$last\" = -o ] && out=$word; last=$word; done\n{text.format(cc=shlex.join(FOUND.argv))}")
+    b = Builder("unloadable")
+    graph = b.finish(b.input("x", (4,)).exp() + 1.0)
+    with settings.override(cc=str(named)):
+        f = compile(graph, device="cpu", wait=False)
+        with pytest.raises(CompileError, match="does not load"):
+            f.wait()
+    assert f.run([0.0] * 4).tolist() == [2.0] * 4
     assert not entries(home)
 
 

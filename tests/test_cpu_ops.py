@@ -185,3 +185,25 @@ def test_copies_of_every_width(dtype: Any) -> None:
 def test_large_copies_are_dealt_out() -> None:
     x = RNG.normal(size=(300, 257)).astype(np.float32)
     agree(lambda x: [x.T.reshape(shape=(300 * 257,)), x.T.pad(low=(1, 2), high=(0, 3), value=7.0), x.apply("concat", (x, x.reverse(axes=(0,)), x.reverse(axes=(1,))), {"axis": 0})], x)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_rows_are_put_into_caches_that_lie_in_any_order(axis: int) -> None:
+    """A cache that is a view is copied as it is walked, not as it lies."""
+    x, y = RNG.normal(size=(5, 4, 3)).astype(np.float32), RNG.normal(size=(1, 9, 10)).astype(np.float32)
+    new = RNG.normal(size=[2 if a == axis else d for a, d in enumerate((3, 4, 5))]).astype(np.float32)
+    agree(lambda x, y, new: [cache.kv_append(new, new.builder.const(1), axis=axis)
+                             for cache in (x.transpose(perm=(2, 1, 0)), y[:, 1::2, ::2].expand(shape=(3, 4, 5)), x.transpose(perm=(2, 1, 0)).reverse(axes=(1,)))], x, y, new)
+
+
+# ---- constants -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "int64", "uint64"])
+def test_a_constant_may_be_the_first_operand_in_a_chain(dtype: str) -> None:
+    low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    x = np.array([0, 1, 2, 3, 7, 8, 63, 64, low, low + 1, high - 1, high]).astype(dtype) if high < 2**63 else np.array([0, 1, 7, 63, 64, high], np.uint64)
+
+    def chains(x: Any) -> list[Any]:
+        numbers = [x.builder.const(k, str(x.dtype)) for k in (0, 7, low, high)]
+        return [made.bit_xor(x) for c in numbers for made in (c.floor_div(x), c.mod(x), c.maximum(x), c.minimum(x), c - x, c * x, c.shift_left(x), c.shift_right(x))]
+
+    agree(chains, x)

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,9 +59,9 @@ def test_affinity_counts_from_the_next_call_on() -> None:
     assert after == 1 <= before == threads.threads()
 
 
-@pytest.mark.parametrize("count", [0, -1])
-def test_fewer_threads_than_one_are_refused(count: int) -> None:
-    with pytest.raises(InputError, match=f"set_threads\\({count}\\)"):
+@pytest.mark.parametrize("count", [0, -1, 2.5, float("nan"), "2"])
+def test_what_is_no_number_of_threads_is_refused(count: Any) -> None:
+    with pytest.raises(InputError, match=f"set_threads\\({count!r}\\)"):
         threads.set_threads(count)
 
 

@@ -64,8 +64,9 @@ def literal(v: Any, d: DType) -> str:
         return f"(_Bool){int(v)}"
     if d.is_integer:
         low = int(v) == d.range[0] and d.kind == "i"
+        cast = {"i64": "(i64)", "u64": "(u64)"}.get(d.text, "")  # _Generic, which chooses by the first operand, tells long long from long
         suffix = {"i64": "LL", "u64": "ULL", "u32": "U"}.get(d.text, "")
-        return f"({int(v) + 1}{suffix}-1)" if low else f"{int(v)}{suffix}"
+        return f"{cast}({int(v) + 1}{suffix}-1)" if low else f"{cast}{int(v)}{suffix}"
     x = float(v)
     if np.isnan(x):
         return "((f64)__builtin_nan(\"\"))" if d is DType.F64 else "((f32)__builtin_nanf(\"\"))"

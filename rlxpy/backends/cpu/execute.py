@@ -5,6 +5,7 @@ import ctypes
 import struct
 from collections import ChainMap, deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from rlxpy.backends.cpu.program import Program
 from rlxpy.backends.host import failure
 from rlxpy.backends.memory import Spot, aligned_bytes, locate, read_only, space_bytes
 from rlxpy.backends.state import State, own
-from rlxpy.errors import RlxError
+from rlxpy.errors import CompileError, RlxError
 from rlxpy.extend.backend import Span
 from rlxpy.extend.plan import Plan, Space, Step
 from rlxpy.ir import refs
@@ -115,8 +116,7 @@ class CpuGraph:
 
     def __init__(self, plan: Plan, program: Program, library: Library, params: Mapping[str, Array], debug: bool) -> None:
         self.plan, self.program, self.library, self.debug = plan, program, library, debug
-        loaded = ctypes.CDLL(str(library.path))
-        self._run, self._undo, self._work = functions(loaded)
+        self._run, self._undo, self._work = functions(library.path)
         self._buffers = {n.name: plan.places[n.refs[0]].buffer for n in plan.graph.params}
         consts = {plan.places[n.refs[0]].buffer: n.attrs.value.array for n in plan.graph if n.op is Op.CONST}  # type: ignore[attr-defined]
         self._arrays: dict[int, Array] = {**consts, **{self._buffers[k]: np.asarray(a, order="C") for k, a in params.items()}}
@@ -257,9 +257,15 @@ class CpuGraph:
         return refs.index_error(node.label, axis, index % 2**64 if reads.dtype is DType.U64 else index, bound).at(node.where)
 
 
-def functions(library: ctypes.CDLL) -> tuple[Any, Any, Any]:
-    """Of a compiled program: rlx_run, rlx_undo and rlx_work."""
-    found = library.rlx_run, library.rlx_undo, library.rlx_work
+def functions(library: Path, more: Sequence[str] = ()) -> tuple[Any, ...]:
+    """Of a compiled program: rlx_run, rlx_undo, rlx_work, and `more` by name.  Raises CompileError for what is none; then it is no longer kept."""
+    try:
+        loaded = ctypes.CDLL(str(library))
+        found = tuple([getattr(loaded, name) for name in ("rlx_run", "rlx_undo", "rlx_work", *more)])
+    except (OSError, AttributeError) as e:
+        with suppress(OSError):
+            library.unlink()
+        raise CompileError("the compiler made a library that does not load", why=str(e), fix="a compiler for this machine and its system in RLX_CC") from None
     for f in found:
         f.argtypes, f.restype = (ctypes.c_void_p,), None
     return found

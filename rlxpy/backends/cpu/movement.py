@@ -106,11 +106,12 @@ def emit_append(site: Site) -> Kernel:
     (cache, new, _), out = site.ins, site.out
     axis = site.node.attrs.axis % len(cache.shape)  # type: ignore[attr-defined]
     room = cache.shape[axis]
-    walks = nest(new.shape, (new.layout.strides, out.layout.strides))
+    walks, rest = (nest(o.shape, (o.layout.strides, out.layout.strides)) for o in (new, cache))
     kept = _keep(out, new.shape) if "(state +" in out.pointer else []
     lines = ["if (t0 > 0) return;", "const i64 at = (i64)x2[0];",
              f"if (at < 0 || at > {ctext.dim(room)} - {ctext.dim(new.shape[axis])}) {{ rlx_fail(size, node, at, {ctext.dim(room)}); return; }}",
-             f"if ((const void *)y != (const void *)x0) for (i64 j = 0; j < {ctext.dim(product(cache.shape))}; j++) y[j] = x0[j];",
+             f"if ((const void *)y != (const void *)x0) for (i64 r = 0; r < {ctext.dim(product(rest.outer))}; r++) {{", *indent(unravel(rest.outer)),
+             f"  const {cache.c} *p = x0 + {rest.offset(0)}; {out.c} *q = y + {rest.offset(1)};", *indent(run("q", "p", ctext.dim(rest.inner), rest, out)), "}",
              f"y += at*{ctext.dim(out.layout.strides[axis])};", *kept, f"for (i64 r = 0; r < {ctext.dim(product(walks.outer))}; r++) {{", *indent(unravel(walks.outer)),
              f"  const {new.c} *p = x1 + {walks.offset(0)}; {out.c} *q = y + {walks.offset(1)};", *indent(run("q", "p", ctext.dim(walks.inner), walks, out)), "}"]
     names = tuple(p.replace("restrict ", "") for p in params(site.ins, out))  # the cache and the result are one memory

@@ -26,9 +26,7 @@ class ProfiledGraph(CpuGraph):
 
     def __init__(self, graph: CpuGraph) -> None:
         self.__dict__.update(graph.__dict__)
-        loaded = ctypes.CDLL(str(graph.library.again(FLAG)))
-        self._run, self._undo, self._work = functions(loaded)
-        self._note = loaded.rlx_profile
+        self._run, self._undo, self._work, self._note = functions(graph.library.again(FLAG), ("rlx_profile",))
         self._note.argtypes, self._note.restype = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64), None
         self._on_host_spans: list[Span] = []
 

@@ -72,9 +72,9 @@ def limit() -> int | None:
 def set_threads(count: int | None) -> None:
     """For every later call of this process; None is one for each available processor.  Raises InputError below 1."""
     global _limit
-    if count is not None and count < 1:
-        raise InputError(f"set_threads({count})", why="a call needs at least 1 thread")
-    _limit = count
+    if count is not None and (not isinstance(count, (int, np.integer)) or count < 1):
+        raise InputError(f"set_threads({count!r})", why="a call needs a whole number of threads, at least 1", fix="set_threads(None) is one for each available processor")
+    _limit = None if count is None else int(count)
 
 
 def available_cpus() -> int:
