@@ -4,6 +4,7 @@ from __future__ import annotations
 import numpy as np
 
 from rlxpy import DType
+from rlxpy.backends.cpu.isa import available
 from rlxpy.ir.dtypes import Array
 from rlxpy.tools.cases import OPS, accepted, cases, samples
 from rlxpy.tools.samples import Case, Sample, accepted_by, draw, layouts, plain
@@ -30,3 +31,6 @@ def assert_close(got: Array, want: Array, dt: DType, where: str = "") -> None:
     """Equal in type and shape, and in value to the tolerance of `dt`, relative and (for sums that cancel) absolute."""
     assert (got.dtype, got.shape) == (want.dtype, want.shape), where
     np.testing.assert_allclose(plain(got), plain(want), rtol=CLOSE.get(dt, 0), atol=CLOSE.get(dt, 0), err_msg=where)
+
+# instruction sets of this machine, those whose code differs, best first
+ISAS = [isa.name for isa in reversed({isa.flags: isa for isa in reversed(available())}.values())]

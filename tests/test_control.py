@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from samples import ISAS
 
 from rlxpy import Builder, CompileOptions, Graph, Op, Value, compile, cond, parse, scan, show, sym, while_loop
 from rlxpy.backends.cpu import threads
 from rlxpy.backends.cpu.compilers import find_compiler
-from rlxpy.backends.cpu.isa import available
 from rlxpy.errors import BuildError, IndexOutOfRange, NonDifferentiableError, VerifyError
 from rlxpy.ir.dtypes import Array
 from rlxpy.ir.extension import OpExtension, register_op, registry
@@ -79,7 +79,7 @@ def test_a_recurrence(device: str, width: int, weight: str, optimise: bool, coun
 
 
 @needs_compiler
-@pytest.mark.parametrize("isa", [i.name for i in available()])
+@pytest.mark.parametrize("isa", ISAS)
 def test_a_recurrence_on_every_instruction_set(isa: str) -> None:
     x, h, w = normal(4, 3, 33), normal(3, 33, seed=1), normal(33, 33, seed=2) / 8
     with override(isa=isa):

@@ -6,18 +6,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from samples import CLOSE
+from samples import CLOSE, ISAS
 
 from rlxpy import Builder, CompileOptions, compile, settings, sym
 from rlxpy.backends.cpu.attention import PART_KEYS, TILE_KEYS
 from rlxpy.backends.cpu.compilers import find_compiler
-from rlxpy.backends.cpu.isa import available
 from rlxpy.backends.cpu.threads import set_threads
 from rlxpy.ir.dtypes import Array, dtype
 
 reason = find_compiler()
 pytestmark = pytest.mark.skipif(isinstance(reason, str), reason=f"the cpu backend did not run: {reason}")
-every_isa = pytest.mark.parametrize("isa", [i.name for i in available()])
+every_isa = pytest.mark.parametrize("isa", ISAS)
 
 
 def oracle(q: Array, k: Array, v: Array, mask: Array | None = None, *, scale: float, kind: str = "none", window: int = 0, softcap: float = 0.0) -> Array:

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from samples import assert_close
+from samples import ISAS, assert_close
 
 from rlxpy import Builder, CompileOptions, DType, compile
 from rlxpy.backends.cpu import threads
 from rlxpy.backends.cpu.compilers import find_compiler
-from rlxpy.backends.cpu.isa import available
 from rlxpy.ir import functions as F, spatial_functions as S
 from rlxpy.ir.dtypes import Array
 from rlxpy.settings import override
@@ -65,7 +64,7 @@ def test_sums_are_exact_whatever_the_shape(case: Any, thread_count: int) -> None
         np.testing.assert_array_equal(f.run(x), plain(x, w, stride, pad, groups))
 
 
-@pytest.mark.parametrize("isa", [isa.name for isa in available()])
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("groups", [1, 4])
 def test_every_instruction_set_and_type(isa: str, groups: int) -> None:
     rng = np.random.default_rng(1)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from samples import ISAS
 
 from rlxpy import Builder, CompileOptions, DType, compile, settings, sym
 from rlxpy.backends.cpu.backend import Cpu
@@ -22,7 +23,6 @@ pytestmark = pytest.mark.skipif(isinstance(reason, str), reason=f"the cpu backen
 Array = np.ndarray[Any, Any]
 # eps of the type of the sums, times the terms of a sum, times eps of the result
 EPS = {DType.F32: 2.0**-24, DType.F64: 2.0**-53, DType.F16: 2.0**-11, DType.BF16: 2.0**-8}
-ISAS = [isa.name for isa in available()]
 
 
 @pytest.fixture(params=[1, 2])

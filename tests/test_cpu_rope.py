@@ -5,11 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from samples import CLOSE
+from samples import CLOSE, ISAS
 
 from rlxpy import Builder, CompileOptions, compile, settings, sym
 from rlxpy.backends.cpu.compilers import find_compiler
-from rlxpy.backends.cpu.isa import available
 from rlxpy.ir.dtypes import Array, dtype
 
 reason = find_compiler()
@@ -33,7 +32,7 @@ def turned(x: Array, position: Array, theta: float = 10_000.0, style: str = "hal
     return wide
 
 
-@pytest.mark.parametrize("isa", [i.name for i in available()])
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("view", [False, True])
 def test_rope(isa: str, view: bool) -> None:
     """view: x lies with its last two axes changed over."""

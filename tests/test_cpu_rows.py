@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from samples import assert_close
+from samples import ISAS, assert_close
 
 from rlxpy import Builder, CompileOptions, DType, compile, settings, sym
 from rlxpy.backends.cpu.compilers import find_compiler
-from rlxpy.backends.cpu.isa import available
 from rlxpy.backends.cpu.threads import set_threads
 
 reason = find_compiler()
@@ -87,7 +86,7 @@ def test_fused_rows_are_their_chain(dtype: DType, width: int) -> None:
             set_threads(None)
 
 
-@pytest.mark.parametrize("isa", [i.name for i in available()])
+@pytest.mark.parametrize("isa", ISAS)
 def test_on_every_instruction_set(isa: str) -> None:
     with settings.override(isa=isa):
         check(compiled(DType.F32, 67, 2), DType.F32, 67, (2,))

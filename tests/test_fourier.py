@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from samples import ISAS
 
 from rlxpy import Builder, CompileOptions, DType, compile, sym
 from rlxpy.backends.cpu import fourier, threads
 from rlxpy.backends.cpu.compilers import find_compiler
-from rlxpy.backends.cpu.isa import available
 from rlxpy.errors import BuildError
 from rlxpy.ir.dtypes import Array
 from rlxpy.settings import override
@@ -65,7 +65,7 @@ def test_every_length(real: str, lengths: tuple[int, ...], count: int) -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("isa", [i.name for i in available()])
+@pytest.mark.parametrize("isa", ISAS)
 def test_every_instruction_set(isa: str) -> None:
     lengths = (12, 17, 77, 256)
     graph, given, wanted = all_kinds(lengths, "f32", rows=5)

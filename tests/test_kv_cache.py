@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from samples import ISAS
 
 from rlxpy import Builder, CompileOptions, Generator, compile, settings, sym
 from rlxpy.backends.cpu.compilers import find_compiler
-from rlxpy.backends.cpu.isa import available
 from rlxpy.errors import BuildError, InputError
 from rlxpy.flow.core import ModelFlow
 from rlxpy.flow.ctx import FlowCtx
@@ -92,7 +92,7 @@ def test_a_narrow_cache_is_read_as_it_lies(stored: str) -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("isa", [i.name for i in available()])
+@pytest.mark.parametrize("isa", ISAS)
 def test_packing_gives_the_bytes_of_the_reference(isa: str) -> None:
     """Zeros, subnormals, values whose scale overflows f16, halves, NaN and infinity, and views."""
     rng = np.random.default_rng(0)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from samples import ISAS
 
 from rlxpy import Builder, CompileOptions, Embedder, Generator, compile, settings, sym
 from rlxpy.backends.cpu import threads as pool
@@ -107,7 +108,7 @@ def test_every_encoding(names: tuple[str, ...], numerics: str, threads: int) -> 
     hold(*products(names, numerics), numerics)
 
 
-@pytest.mark.parametrize("isa", [*(isa.name for isa in available()[1:]), *(f"{isa.name}+vnni_emulated" for isa in available() if isa.vector == 8)])
+@pytest.mark.parametrize("isa", [*ISAS[1:], *(f"{isa.name}+vnni_emulated" for isa in available() if isa.vector == 8)])
 def test_every_instruction_set_of_this_machine(isa: str) -> None:
     with settings.override(isa=isa):
         for numerics in ("highest", "low"):

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from samples import ISAS
 
 from rlxpy import Builder, CompileOptions, compile, sym
 from rlxpy.backends.cpu import threads
 from rlxpy.backends.cpu.compilers import find_compiler
-from rlxpy.backends.cpu.isa import available
 from rlxpy.compiler.devices import backend
 from rlxpy.errors import BuildError
 from rlxpy.ir import random
@@ -43,7 +43,7 @@ def test_draws_begin_with_the_published_block(device: str) -> None:
     assert tuple(drawn(lambda key: key.random_bits(shape=(2,)), device, seed=0)) == PUBLISHED[(0, 0), (0, 0)]
 
 
-@pytest.mark.parametrize("isa", [i.name for i in available()])
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("count", [1, 2])
 @needs_compiler
 def test_every_instruction_set_and_thread_count_gives_the_same_words(isa: str, count: int) -> None:
