@@ -11,6 +11,7 @@ import numpy as np
 from rlxpy.errors import HookMismatch
 from rlxpy.extend.kernels import Choice, HostLaunch, KernelRow, Refusal
 from rlxpy.ir import hooks
+from rlxpy.ir.attrs import field_types
 from rlxpy.ir.dtypes import Array, dtype
 from rlxpy.ir.extension import OpExtension, extension, register_op
 from rlxpy.ir.graph import Graph, Node
@@ -99,7 +100,7 @@ def _kernel(op: OpExtension, kernel: Any, entry_point: str) -> CpuKernel:
         return CFunction(op.name, kernel, entry_point, op.inputs, op.row.attrs, str(caller()))
     if not callable(kernel):
         raise HookMismatch(f"the cpu kernel of {op.name} is {type(kernel).__name__}", why="it is neither a function nor the text of one in C", fix="register_cpu_kernel(op, f)")
-    hooks.check_signature(op.name, "ref", kernel, op.row, op.inputs)
+    hooks.check_signature(op.name, "ref", kernel, op.row.arity, tuple(field_types(op.row.attrs)), op.inputs)
     return NumpyFunction(kernel)
 
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from rlxpy.fusion.rebuild import rebuild as rebuild
     from rlxpy.ir.attrs import Attrs as Attrs
     from rlxpy.ir.builder import Builder as Builder, Value as Value
+    from rlxpy.ir.custom_fn import custom_fn as custom_fn
     from rlxpy.ir.define import declare_op as declare_op, op as op
     from rlxpy.ir.dims import Dim as Dim, Shape as Shape, sym as sym
     from rlxpy.ir.dtypes import DType as DType
@@ -73,6 +74,7 @@ _HOME = {name: module for module, names in {
     "fusion.rebuild": "rebuild",
     "ir.attrs": "Attrs",
     "ir.builder": "Builder Value",
+    "ir.custom_fn": "custom_fn",
     "ir.define": "declare_op op",
     "ir.dims": "Dim Shape sym",
     "ir.dtypes": "DType",

@@ -198,6 +198,13 @@ class Builder:
         except CustomOpError as e:
             return e
 
+    @staticmethod
+    def custom_fn(body: Any, vjp: Any = None, jvp: Any = None) -> Any:
+        """A function of Values with derivatives of its own: ir/custom_fn.py."""
+        from rlxpy.ir.custom_fn import custom_fn
+
+        return custom_fn(body, vjp, jvp)
+
     def copy(self, node: Node, xs: Sequence[Value]) -> tuple[Value, ...]:
         """A node of another graph on new inputs of the same types, keeping where it came from."""
         return self._values(self.put(node, tuple([x.ref for x in xs])))

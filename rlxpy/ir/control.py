@@ -32,7 +32,7 @@ def scan_types(*ts: TensorType, body: Any, carries: int, mapped: int, length: Di
         if not x.shape or x.shape[0] != length:
             raise BuildError(f"scan of {length} steps over {x}", why=f"axis 0 has {x.shape[0]} slices" if x.shape else "a scalar has no slices",
                              fix="map over inputs of one length; others may be used in the body as they are")
-    _takes(body, "body", (*init, *(TensorType(x.shape[1:], x.dtype) for x in xs), *others))
+    takes(body, "body", (*init, *(TensorType(x.shape[1:], x.dtype) for x in xs), *others))
     _gives(body.output_types[:carries], init, "carry")
     if not body.outputs:
         raise BuildError("scan without a result", why="its body gives neither carries nor slices", fix="return a carry or a slice of a result")
@@ -40,8 +40,8 @@ def scan_types(*ts: TensorType, body: Any, carries: int, mapped: int, length: Di
 
 
 def while_types(*ts: TensorType, cond: Any, body: Any) -> list[TensorType]:
-    _takes(cond, "cond", ts)
-    _takes(body, "body", ts)
+    takes(cond, "cond", ts)
+    takes(body, "body", ts)
     if cond.output_types != (PREDICATE,):
         raise BuildError(f"while with a condition of {_listed(cond.output_types)}", why=f"it must be {PREDICATE}", fix="reduce it with .all() or .any()")
     if not body.outputs:
@@ -53,15 +53,15 @@ def while_types(*ts: TensorType, cond: Any, body: Any) -> list[TensorType]:
 def cond_types(p: TensorType, *ts: TensorType, then: Any, otherwise: Any) -> list[TensorType]:
     if p != PREDICATE:
         raise BuildError(f"cond by {p}", why=f"it must be {PREDICATE}", fix="reduce it with .all() or .any(); element by element it is p.where(a, b)")
-    _takes(then, "then", ts)
-    _takes(otherwise, "otherwise", ts)
+    takes(then, "then", ts)
+    takes(otherwise, "otherwise", ts)
     if then.output_types != otherwise.output_types or not then.outputs:
         raise BuildError(f"cond gives {_listed(then.output_types)} or {_listed(otherwise.output_types)}", why="both must give the same types, one value or more",
                          fix="cast or expand one side")
     return list(then.output_types)
 
 
-def _takes(graph: Any, field: str, wanted: Sequence[TensorType]) -> None:
+def takes(graph: Any, field: str, wanted: Sequence[TensorType]) -> None:
     taken = tuple(n.type for n in graph.inputs)
     if taken != tuple(wanted):
         raise BuildError(f"graph {field!r} takes {_listed(taken)}", why=f"it is given {_listed(wanted)}", fix="give its inputs, in order")

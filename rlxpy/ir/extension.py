@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rlxpy.errors import AlreadyRegistered, BuildError, NotRegistered, nearest
-from rlxpy.ir import hooks
+from rlxpy.ir import custom_fn, hooks
 from rlxpy.ir.attrs import Attrs, Custom, field_types, make
 from rlxpy.ir.op import Op
 from rlxpy.ir.place import Loc, caller, placed
@@ -43,6 +43,7 @@ class OpExtension:
         return owner.apply("custom", xs, {"name": self.name, "given": make(self.row.attrs, self.name, params)})
 
 
+BUILT_IN = {custom_fn.NAME: OpExtension(custom_fn.NAME, custom_fn.ROW, where=Loc("rlxpy"))}  # always there, and nobody's to change
 _GLOBAL: dict[str, OpExtension] = {}
 _scopes: ContextVar[tuple[dict[str, OpExtension], ...]] = ContextVar("rlxpy_ops", default=())
 
@@ -73,6 +74,8 @@ def check_name(name: str) -> None:
     vendor, _, op = name.partition(".") if isinstance(name, str) else ("", "", "")
     if not (vendor.isidentifier() and op.isidentifier()):
         raise BuildError(f"extension op {name!r} is not named vendor.op", fix=f"name it 'yourname.{op or vendor or 'op'}'")
+    if vendor == "rlx":
+        raise BuildError(f"extension op {name!r} is not yours to name", why="rlx is rlxpy's own vendor", fix=f"name it 'yourname.{op}'")
 
 
 @placed
@@ -99,7 +102,7 @@ def unregister_op(name: str) -> None:
 
 
 def is_op_registered(name: str) -> bool:
-    return any(name in table for table in (*_scopes.get(), _GLOBAL))
+    return any(name in table for table in (*_scopes.get(), _GLOBAL, BUILT_IN))
 
 
 def registered_ops() -> dict[str, OpExtension]:
@@ -112,7 +115,7 @@ def registered_ops() -> dict[str, OpExtension]:
 
 def extension(name: str) -> OpExtension:
     """Raises NotRegistered naming what is near."""
-    for table in (*reversed(_scopes.get()), _GLOBAL):
+    for table in (*reversed(_scopes.get()), _GLOBAL, BUILT_IN):
         if name in table:
             return table[name]
     raise _not_registered(name)

@@ -13,7 +13,7 @@ from rlxpy.ir.kinds import KINDS, converter
 from rlxpy.ir.row import OpRow
 from rlxpy.ir.types import TensorType
 
-LEADING = {"shape": (), "dtype": (), "ref": (), "lower": (), "vjp": ("dy", "y"), "jvp": ("dxs", "y"), "vmap": ("batched",)}  # before the inputs
+LEADING = {"shape": (), "dtype": (), "ref": (), "lower": (), "vjp": ("dy", "y"), "jvp": ("dxs", "y"), "vmap": ("batched",), "body": ()}  # before the inputs
 SAMPLES = {"float": 1.0, "int": 1, "bool": False, "DType": DType.F32}  # parameters of a trial that have no default
 SHAPES = ((4, 4), (4,), (), (2, 4, 4))
 
@@ -22,9 +22,9 @@ def check(name: str, row: OpRow, inputs: Sequence[str]) -> None:
     """inputs: their names, where they are known.  Raises HookMismatch, with both signatures or both types."""
     _check_row(name, row)
     for hook in LEADING:
-        cell = getattr(row, hook)
+        cell = getattr(row, hook, None)
         if callable(cell):
-            check_signature(name, hook, cell, row, inputs)
+            check_signature(name, hook, cell, row.arity, tuple(field_types(row.attrs)), inputs)
     _trial(name, row)
 
 
@@ -51,14 +51,14 @@ def bounds(arity: Any) -> tuple[Any, Any]:
     return arity if isinstance(arity, tuple) and len(arity) == 2 else (arity, arity)
 
 
-def check_signature(name: str, hook: str, f: Callable[..., Any], row: OpRow, inputs: Sequence[str]) -> None:
+def check_signature(name: str, hook: str, f: Callable[..., Any], arity: Any, parameters: Sequence[str], inputs: Sequence[str]) -> None:
     """Whether `f` can be called as the hook is, with the fewest inputs and with the most."""
     try:
         signature = inspect.signature(f)
     except (TypeError, ValueError):  # of some functions written in C nothing is known
         return
-    least, most = bounds(row.arity)
-    leading, params = LEADING[hook], dict.fromkeys(field_types(row.attrs))
+    least, most = bounds(arity)
+    leading, params = LEADING[hook], dict.fromkeys(parameters)
     for count in sorted({least, least + 1 if most is None else most}):
         given = (*leading, *_names(inputs, count))
         try:
@@ -134,10 +134,11 @@ def check_results(name: str, hook: str, made: Any, types: Sequence[TensorType], 
     wanted = {"vjp": tuple(types), "vmap": tuple(TensorType((3, *t.shape), t.dtype) for t in results)}.get(hook, tuple(results))
     given = made if isinstance(made, tuple) else (made,)
     optional = hook in ("vjp", "jvp")
-    fits = len(given) == len(wanted) and all((optional and v is None) or getattr(v, "type", None) == t for v, t in zip(given, wanted, strict=True))
+    fits = len(given) == len(wanted) and all((optional and v is None) or (getattr(v, "type", None) == t and not (optional and t.dtype.kind in "biu"))
+                                             for v, t in zip(given, wanted, strict=True))
     if not fits:
         raise HookMismatch(f"{hook} of {name} gives {', '.join(map(_said, given)) or 'nothing'}", why=f"{', '.join(map(str, wanted)) or 'nothing'} is wanted for inputs {', '.join(map(str, types))}",
-                           fix="return Values of these types" + (", or None for a zero" if optional else ""))
+                           fix="return Values of these types" + (", or None for a zero, as of integers and bools" if optional else ""))
 
 
 def _said(value: Any) -> str:
