@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -156,6 +157,22 @@ def test_a_call_that_would_be_slow_waits_and_a_quick_one_does_not(slow: Callable
     monkeypatch.setattr(tiers, "SECONDS_PRODUCT", 1e-6)
     np.testing.assert_array_equal(run(np.ones((2048, 512), np.float32)), np.full((2048, 512), 512))
     assert run.tier == "cpu"
+
+
+@needs_compiler
+def test_without_a_thread_to_be_had_the_reference_stays_and_waiting_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    b = Builder()
+    graph, x = b.finish((b.input("x", (4,)) * 2.0).exp()), np.ones(4, np.float32)
+    with monkeypatch.context() as m:
+        m.setattr(threading.Thread, "start", none)
+        f = compile(graph, device="cpu", wait=False)
+        np.testing.assert_array_equal(f(x), compile(graph, device="reference")(x))
+        assert f.tier == "reference"
+        f.wait()
+    assert f.tier == "cpu"
 
 
 def test_the_guess_of_seconds_grows_with_what_there_is_to_do() -> None:

@@ -45,7 +45,8 @@ def _built_in(name: str) -> Backend:
 def backend(name: str) -> Backend:
     """Raises InputError for an unknown name."""
     if name not in known():
-        raise InputError(f"no device {name!r}", why=f"there are {', '.join(known())}", fix=f"near it: {nearest(name, list(known()))}")
+        several = f"several are a list: {[n.strip() for n in name.split(',')]}" if "," in name else f"near it: {nearest(name, list(known()))}"
+        raise InputError(f"no device {name!r}", why=f"there are {', '.join(known())}", fix=several)
     return _built_in(name) if name in BUILT_IN else known()[name]()
 
 

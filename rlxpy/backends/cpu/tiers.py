@@ -26,6 +26,7 @@ from rlxpy.ir.op import Op
 from rlxpy.notes import note_once
 
 PATIENCE_SECONDS = 0.1        # a call that the reference is quicker with than this never waits for the compiler
+LEAST_WAIT_SECONDS = 3.0      # others wait at least so long: a compile takes a second or two, and a slow call cannot be stopped half-way
 # Seconds that the reference takes, roughly: for an element of a result, a multiplication in a product, an element of packed weights.
 SECONDS_ELEMENT, SECONDS_PRODUCT, SECONDS_UNPACK = 2e-9, 5e-11, 1e-8
 COMPILERS = 2                 # at most, at once: a program that makes a hundred graphs keeps its machine
@@ -39,7 +40,7 @@ _unfinished: WeakSet[TieredGraph] = WeakSet()
 class TieredGraph:
     """Both tiers read the same plan, so that states go from one to the other as they are; their last digits may differ.
 
-    A call that would be slow on the reference first waits for the code, as long as the reference would have taken.  Where the code
+    A call that would be slow on the reference first waits for the code, a few seconds or as long as the reference would have taken.  Where the code
     cannot be made, `error` says why, one note tells, and the reference stays."""
 
     def __init__(self, plan: Plan, params: Mapping[str, Array], debug: bool, build: Build) -> None:
@@ -72,9 +73,13 @@ class TieredGraph:
         """Compile in the background, with the settings of this thread."""
         with self._lock:
             if self._thread is None and not self._done.is_set():
+                thread = threading.Thread(target=copy_context().run, args=(self._work,), name="rlxpy-compiler", daemon=True)
                 _unfinished.add(self)
-                self._thread = threading.Thread(target=copy_context().run, args=(self._work,), name="rlxpy-compiler", daemon=True)
-                self._thread.start()
+                try:
+                    thread.start()
+                    self._thread = thread
+                except RuntimeError:  # the system grants no thread now: the next call asks again
+                    _unfinished.discard(self)
 
     def _work(self) -> None:
         with _turns:
@@ -131,7 +136,7 @@ class TieredGraph:
             self.start()
             seconds = self._reference_seconds(sizes)
             if seconds >= PATIENCE_SECONDS:
-                self._done.wait(seconds)
+                self._done.wait(max(seconds, LEAST_WAIT_SECONDS))
                 running = self._running
         running.run(inputs, sizes, outputs, state)
 
