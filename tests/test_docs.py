@@ -31,6 +31,25 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
             exec(compile("\n" * line + block[1], str(page), "exec", dont_inherit=True), scope)
 
 
+# Lines a user writes, at most, in every block of a section that holds a word; imports, comments and blank lines are free.
+LINES = (
+    ("add_an_op.md", "A composition", "@op", 2),
+    ("add_an_op.md", "A kernel for the CPU", "register_cpu_kernel", 6),
+    ("add_an_op.md", "Derivatives", "vjp=", 2 + 3),  # two of them are the op itself
+)
+
+
+@pytest.mark.parametrize(("page", "heading", "word", "most"), LINES, ids=[heading for _, heading, _, _ in LINES])
+def test_an_addition_is_a_few_lines(page: str, heading: str, word: str, most: int) -> None:
+    _, _, rest = (ROOT / "docs" / page).read_text().partition(f"\n## {heading}\n")
+    section = rest.partition("\n## ")[0]
+    blocks = [b[1] for b in BLOCK.finditer(section) if word in b[1]]
+    assert blocks
+    for block in blocks:
+        written = [line for line in block.splitlines() if line.strip() and not line.lstrip().startswith(("#", "import ", "from "))]
+        assert len(written) <= most, "\n".join(written)
+
+
 def commands() -> list[tuple[str, str]]:
     """Those that the prose shows; a Python block may make one of its own."""
     return [(p.name, m[1]) for p in PAGES for m in COMMAND.finditer(BLOCK.sub("", p.read_text()))]
