@@ -15,14 +15,19 @@ def folder() -> Path:
 
 
 @cache
-def _environment() -> Any:
+def _environment(trim: bool = False) -> Any:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    return Environment(loader=FileSystemLoader(folder()), undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True)
+    return Environment(loader=FileSystemLoader(folder()), undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True, trim_blocks=trim)
 
 
 def render(path: str, **values: Any) -> str:
     return str(_environment().get_template(path).render(**values))
+
+
+def trimmed(path: str, **values: Any) -> str:
+    """The same without the lines that hold only a block's {% %}."""
+    return str(_environment(trim=True).get_template(path).render(**values))
 
 
 def read(path: str) -> str:

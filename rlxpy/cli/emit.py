@@ -1,13 +1,14 @@
 """`rlx emit`: the source that a backend generates."""
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from rlxpy.cli.app import command
 from rlxpy.cli.options import Numerics
-from rlxpy.cli.reading import any_graph
+from rlxpy.cli.reading import any_graph, any_model
 from rlxpy.cli.report import Json, note, show
 from rlxpy.cli.writing import write
 
@@ -18,13 +19,18 @@ def emit(
     backend: Annotated[str, typer.Option("--backend", metavar="NAME", help="Whose source.")] = "cpu",
     isa: Annotated[str, typer.Option("--isa", metavar="NAME", help="Instruction set, this machine's or not, as in avx2 or avx512+vnni.  Default: the best here.")] = "",
     kernel: Annotated[str | None, typer.Option("--kernel", metavar="NAME", help="Only kernels with this in their name.")] = None,
-    out: Annotated[str, typer.Option("--out", "-o", metavar="FILE", help="Write to a file; - is stdout.")] = "-",
+    target: Annotated[str | None, typer.Option("--target", metavar="NAME", help="Write a project of files instead, as c99, dot or html; --out is its folder.")] = None,
+    params: Annotated[Path | None, typer.Option("--params", metavar="FILE", help="Weights of a graph that is a file, for --target: what `rlx inspect` reads.")] = None,
+    out: Annotated[str, typer.Option("--out", "-o", metavar="FILE", help="Write to a file, or with --target to a folder; - is stdout.")] = "-",
     numerics: Numerics = None,
     as_json: Json = False,
 ) -> None:
-    """Print the source that a backend generates for a graph.
+    """Print the source that a backend generates for a graph, or write a project that needs no rlxpy.
 
     Kernels are named for what they compute, weights for your names, and every call tells the line of yours that it comes from."""
+    if target is not None:
+        _project(source, target, params, out, as_json)
+        return
     from rlxpy.compiler.options import CompileOptions
     from rlxpy.settings import setting
     from rlxpy.tools.emit import emit as made_for
@@ -36,3 +42,15 @@ def emit(
         write(out, text)
     show({"device": made.device, "kernels": list(made.kernels), "launches": made.launches, "source": text}, text if out == "-" else "", as_json)
     note(f"{len(made.kernels)} kernels, {len(made.launches)} calls, {len(made.text.splitlines()):,} lines")
+
+
+def _project(source: str, target: str, params: Path | None, out: str, as_json: bool) -> None:
+    from rlxpy.targets import projects
+
+    if out == "-":
+        raise typer.BadParameter("is a folder with --target, and must be given", param_hint="--out")
+    made = projects.target(target)
+    graph, weights = any_model(source, params)
+    paths = [str(path) for path in projects.write(graph, weights, made, out)]
+    show({"target": made.name, "files": paths}, "\n".join(paths), as_json)
+    note(f"{made.name}: {made.doc}")

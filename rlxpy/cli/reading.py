@@ -3,8 +3,9 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from rlxpy.errors import InputError, VerifyError
 
@@ -65,6 +66,22 @@ def read_graph(path: str) -> Graph:
 def any_graph(source: str) -> Graph:
     """The graph of a file, of stdin ("-"), or of a model by its path or name.  Raises InputError, BuildError, LoadError."""
     return read_graph(source) if source == "-" or is_graph_file(Path(source)) else built_model(source).graph
+
+
+def any_model(source: str, params: Path | None) -> tuple[Graph, Mapping[str, Any]]:
+    """The same with weights: a model's own, or those in the file `params`.  Raises InputError, BuildError, LoadError."""
+    if not (source == "-" or is_graph_file(Path(source))):
+        if params is not None:
+            raise InputError(f"weights {str(params)!r} for {source!r}", why="a model has weights of its own", fix="leave --params out")
+        model = built_model(source)
+        return model.graph, model.params
+    graph = read_graph(source)
+    if params is None:
+        return graph, {}
+    from rlxpy.flow.weights.door import open_weights
+
+    weights = open_weights(params)
+    return graph, {n.name: weights[n.name].array() for n in graph.params}
 
 
 def built_model(source: str) -> BuiltModel:

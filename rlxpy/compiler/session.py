@@ -67,7 +67,7 @@ class Session:
         """Weights are checked before anything is planned; names that the graph does not have are ignored."""
         if not isinstance(graph, Graph):
             raise InputError(f"compile takes a Graph, not {type(graph).__name__}", fix="builder.finish(y) and model.graph are graphs")
-        weights = _weights(graph, {} if params is None else params)
+        weights = weights_of(graph, {} if params is None else params)
         plan, hoisted, report = self._lowered(graph, watch)
         checks = self.options.checks
         runtime = dict(weights) | {h.name: h.compute(weights) for h in hoisted}
@@ -125,7 +125,8 @@ def lower(graph: Graph, spec: BackendSpec, options: CompileOptions, watch: Watch
     return (check_plan(plan, spec.align_nbytes) if options.checks else plan), hoisted, report
 
 
-def _weights(graph: Graph, params: Mapping[str, Any]) -> dict[str, Array]:
+def weights_of(graph: Graph, params: Mapping[str, Any]) -> dict[str, Array]:
+    """An array for every PARAM leaf.  Raises InputError for what is missing or does not fit."""
     if not isinstance(params, Mapping):
         raise InputError(f"params given as {type(params).__name__}", why="a mapping from name to array is wanted",
                          fix="compile(graph, {'w': array})")

@@ -4,6 +4,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,13 @@ import numpy as np
 
 from rlxpy.compiler.options import CompileOptions
 from rlxpy.compiler.session import compile
-from rlxpy.errors import InputError, nearest
+from rlxpy.errors import InputError, RegistryError, nearest
 from rlxpy.extend.target import Content, Example, Target, TargetFactory, registered_targets
 from rlxpy.ir.graph import Graph
 from rlxpy.tools.equivalence import accepted_inputs, some_sizes
 
 RUNS = 2  # a state shows in the second
-BUILT_IN: Mapping[str, str] = {}  # where the class of each is; imported at first use
+BUILT_IN: Mapping[str, str] = {"c99": "rlxpy.targets.c99.project:C99", "dot": "rlxpy.targets.drawings:Dot", "html": "rlxpy.targets.drawings:Html"}  # where the class of each is; imported at first use
 
 
 def _built_in(place: str) -> TargetFactory:
@@ -26,7 +27,20 @@ def _built_in(place: str) -> TargetFactory:
 
 
 def known() -> dict[str, TargetFactory]:
-    return {**registered_targets(), **{name: _built_in(place) for name, place in BUILT_IN.items()}}
+    """A built-in one cannot be replaced, nor one that is registered by an entry point."""
+    offered = {e.name: _loaded(e) for e in entry_points(group="rlxpy.targets")}
+    return {**offered, **registered_targets(), **{name: _built_in(place) for name, place in BUILT_IN.items()}}
+
+
+def _loaded(entry: EntryPoint) -> TargetFactory:
+    def make() -> Target:
+        try:
+            made: Target = entry.load()()
+        except Exception as e:  # whatever the code of another package raises
+            raise RegistryError(f"target {entry.name!r} of {entry.dist.name if entry.dist else entry.value} is broken", why=f"{type(e).__name__}: {e}",
+                                fix="update or remove the package") from e
+        return made
+    return make
 
 
 def target(name: str) -> Target:

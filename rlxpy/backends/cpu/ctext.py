@@ -45,8 +45,8 @@ def walk(strides: Shape, index: tuple[str, ...]) -> str:
 
 
 def size_name(symbol: str) -> str:
-    """C name of a symbol: it cannot meet a name of ours."""
-    return f"size_{symbol}"
+    """C name of a symbol: it cannot meet a name of ours, nor of C itself, as size_t would."""
+    return f"dim_{symbol}"
 
 
 def _atom(a: Any) -> str:

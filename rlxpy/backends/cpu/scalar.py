@@ -1,8 +1,9 @@
 """A chain of elementwise ops as C statements over one element: the op table's `scalar` column, filled in."""
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from rlxpy.backends.cpu import ctext
 from rlxpy.ir.dtypes import DType
@@ -35,7 +36,15 @@ def rounded(d: DType, text: str) -> str:
     return load(d, store(d, text)) if d in ctext.VALUE and d is not DType.BOOL else text
 
 
-def chain(body: Graph, given: Mapping[Ref, str], result: Ref | None = None) -> Chain:
+def expression(n: Node, graph: Graph, args: list[str]) -> str:
+    if n.op is Op.CAST:
+        return f"rlx_to_{n.type.dtype.text}({args[0]})"
+    assert n.row.scalar is not None, "only elementwise ops are in a chain"
+    return rounded(n.type.dtype, n.row.scalar.format(*args))
+
+
+def chain(body: Graph, given: Mapping[Ref, str], result: Ref | None = None, *, write: Callable[[Node, Graph, list[str]], str] = expression,
+          literal: Callable[[Any, DType], str] = ctext.literal) -> Chain:
     """What computes `result` (the body's output) from values whose C text is `given`: the body's inputs, products made before."""
     out = body.outputs[0] if result is None else result
     text, needed, reads = dict(given), set[int](), set[Ref]()
@@ -51,15 +60,8 @@ def chain(body: Graph, given: Mapping[Ref, str], result: Ref | None = None) -> C
     for i in sorted(needed):
         n, r = body[i], Ref(i)
         if n.op is Op.CONST:
-            text[r] = ctext.literal(n.attrs.value.array[()], n.type.dtype)  # type: ignore[attr-defined]
+            text[r] = literal(n.attrs.value.array[()], n.type.dtype)  # type: ignore[attr-defined]
             continue
-        lines.append(f"const {ctext.value(n.type.dtype)} v{n.id} = {expression(n, body, [text[i] for i in n.inputs])};")
+        lines.append(f"const {ctext.value(n.type.dtype)} v{n.id} = {write(n, body, [text[i] for i in n.inputs])};")
         text[r] = f"v{n.id}"
     return Chain(tuple(lines), text[out], body.type(out).dtype, frozenset(reads))
-
-
-def expression(n: Node, graph: Graph, args: list[str]) -> str:
-    if n.op is Op.CAST:
-        return f"rlx_to_{n.type.dtype.text}({args[0]})"
-    assert n.row.scalar is not None, "only elementwise ops are in a chain"
-    return rounded(n.type.dtype, n.row.scalar.format(*args))

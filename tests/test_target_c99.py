@@ -1,0 +1,216 @@
+"""The C99 target: every op it writes against its reference, without a warning; states, loops, sizes, names, refusals."""
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from c_projects import SECONDS, STRICT, compiled, project, reason
+from random_graphs import random_graph
+from samples import OPS, Sample, assert_close, samples
+
+from rlxpy import Builder, CompileOptions, DType, Graph, Op, compile, sym
+from rlxpy.compiler.session import lower
+from rlxpy.errors import InputError, LegaliseError
+from rlxpy.extend import Attrs, OpExtension, OpRow, register_op, registry
+from rlxpy.targets.c99.library import spec
+from rlxpy.targets.projects import record, write
+from rlxpy.tools.equivalence import random_params
+
+needs_compiler = pytest.mark.skipif(isinstance(reason, str), reason=f"no C compiler: {reason}")
+WITHOUT = {Op.QUANTIZE, Op.FFT, Op.IFFT, Op.RFFT, Op.IRFFT}  # nothing simpler to lower them to
+AT_ONCE = 150  # calls in one graph
+SAFE = "-O1 -fsanitize=address,undefined -fno-sanitize-recover=all"
+
+
+def written(s: Sample) -> bool:
+    try:
+        lower(s.graph(), spec(), CompileOptions())
+    except LegaliseError:
+        return False
+    return True
+
+
+def calls(dtype: DType) -> list[Sample]:
+    """Of every op that calculates in a type; every case in f32."""
+    return [s for op in OPS if op not in WITHOUT for s in islice(samples(op, frozenset({dtype})), None if dtype is DType.F32 else 3) if written(s)]
+
+
+def groups() -> Iterator[tuple[DType, int]]:
+    for d in DType:
+        if not d.is_complex:
+            yield from ((d, k) for k in range(-(-len(calls(d)) // AT_ONCE)))
+
+
+@needs_compiler
+@pytest.mark.parametrize(("dtype", "part"), groups(), ids=str)
+def test_every_op_gives_what_its_reference_gives(dtype: DType, part: int, tmp_path: Path) -> None:
+    b, outputs, every = Builder(f"ops {dtype.text}"), list[Any](), calls(dtype)[part * AT_ONCE:(part + 1) * AT_ONCE]
+    for k, s in enumerate(every):
+        made = b.emit(s.op, *(b.input(f"s{k}x{i}", *t) for i, t in enumerate(s.input_types())), **s.case.attrs)
+        outputs += made if isinstance(made, tuple) else (made,)
+    given = [s.arrays() for s in every]
+    run = project(b.finish(*outputs), tmp_path)
+    for _ in range(2):
+        got = iter(run.run(*(a for arrays in given for a in arrays)))
+        for s, arrays in zip(every, given, strict=True):
+            for want in s.reference(arrays):
+                assert_close(next(got), want, s.dtype, str(s))
+
+
+def test_only_ops_that_nothing_simpler_makes_are_refused() -> None:
+    refused = {s.op for op in OPS for s in islice(samples(op, frozenset({DType.F32, DType.I32})), 4) if not written(s)}
+    assert refused <= WITHOUT
+    assert Op.QUANTIZE in refused
+
+
+def test_every_node_that_cannot_be_written_is_named_at_once() -> None:
+    b = Builder("m")
+    x = b.input("x", (4, 8))
+    graph = b.finish(x.rfft(axis=1).irfft(n=8, axis=1), x.cast(to="c64").square().cast(to="f32"))
+    with pytest.raises(LegaliseError) as e:
+        write(graph, {}, "c99", "nowhere")
+    assert all(op in str(e.value) for op in ("rfft", "irfft", "square"))
+    assert "test_target_c99.py" in str(e.value)
+    assert not Path("nowhere").exists()
+
+
+# ---- whole graphs
+@needs_compiler
+@pytest.mark.parametrize("seed", range(3))
+def test_random_graphs_under_sanitizers_by_their_own_test(seed: int, tmp_path: Path) -> None:
+    """`make test`: symbolic sizes, states, constants, several outputs; nothing is read or written outside what is ours."""
+    graph = random_graph(seed, 40).graph
+    try:
+        write(graph, random_params(graph), "c99", tmp_path)
+    except LegaliseError:
+        pytest.skip("this one has an op that C99 lacks")
+    done = made(tmp_path, "test", f"CFLAGS={SAFE}")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout[-2000:] + done.stderr[-2000:]
+    assert done.stdout.endswith("as recorded\n")
+
+
+def made(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    assert not isinstance(reason, str)
+    return subprocess.run(["make", f"CC={' '.join(reason.argv)}", *args], cwd=folder, capture_output=True, text=True, timeout=SECONDS, check=False)
+
+
+def counter() -> Graph:
+    """States that trade places, one that grows, and rows written into a cache."""
+    b = Builder("counter")
+    n = sym("N", 1, 6)
+    x = b.input("x", (n, 3))
+    a, c, cache, at = b.state("a", (2,)), b.state("c", (2,)), b.state("cache", (8, 3)), b.state("at", (), "i64")
+    kept = cache.kv_append(x, at, axis=0)
+    b.update(a, c + 1.0)
+    b.update(c, a)
+    b.update(cache, kept)
+    b.update(at, at + b.emit("size", dim=n))
+    return b.finish(kept * 2.0, a - c, names=("kept", "apart"))
+
+
+@needs_compiler
+def test_states_live_from_run_to_run_and_an_index_outside_is_an_error(tmp_path: Path) -> None:
+    graph = counter()
+    c, reference = project(graph, tmp_path), compile(graph, device="reference")
+    for _ in range(2):
+        for n in (3, 1, 4):
+            x = np.random.default_rng(n).normal(size=(n, 3)).astype(np.float32)
+            for got, want in zip(c.run(x, sizes={"N": n}), reference.run(x), strict=True):
+                np.testing.assert_array_equal(got, want)
+        with pytest.raises(AssertionError, match=r"kv_append: .*outside its axis, at .*test_target_c99.py"):
+            c.run(np.ones((1, 3), np.float32), sizes={"N": 1})
+        c.reset()
+        reference.reset()
+    with pytest.raises(AssertionError, match=r"dim_N is outside 1..6"):
+        c.run(np.ones((7, 3), np.float32), sizes={"N": 7})
+
+
+@needs_compiler
+def test_two_states_trade_places(tmp_path: Path) -> None:
+    b = Builder("swap")
+    x, a, c = b.input("x", (2,)), b.state("a", (2,)), b.state("c", (2,))
+    b.update(a, c)
+    b.update(c, a)
+    graph = b.finish(a + x)
+    c99, reference = project(graph, tmp_path), compile(graph, device="reference")
+    for k in range(3):
+        given = np.full(2, k, np.float32)
+        np.testing.assert_array_equal(c99.run(given)[0], reference.run(given))
+
+
+@needs_compiler
+def test_names_of_any_kind_become_identifiers(tmp_path: Path) -> None:
+    """Keywords, our own types, signs, other alphabets, and names that only differ in what C cannot spell."""
+    b, t, alpha = Builder("3 für int"), sym("t", 1, 4), sym("α", 1, 4)
+    names = ("int", "f32", "a-b", "a b", "x", "m", "größe", "*/")
+    xs = [b.input(name, (t, alpha)) for name in names]
+    total = xs[0]
+    for x in xs[1:]:
+        total = total + x
+    graph = b.finish(total, xs[0], xs[0], names=("int", "a+b", "a*b"))
+    got = project(graph, tmp_path).run(*(np.full((2, 3), k, np.float32) for k in range(8)), sizes={"t": 2, "α": 3})
+    assert [float(a.reshape(-1)[-1]) for a in got] == [28.0, 0.0, 0.0]
+    assert all(line.isascii() for p in tmp_path.glob("*.[ch]") for line in p.read_text("utf-8").splitlines())
+
+
+@needs_compiler
+def test_an_extension_is_written_through_its_lowering(tmp_path: Path) -> None:
+    with registry():
+        cube = register_op(OpExtension("acme.cube", OpRow(1, lambda x: x.shape, lambda x: x.dtype, ref=lambda x: x ** 3, lower=lambda x: x * x * x, attrs=Attrs)))
+        b = Builder("cubes")
+        graph = b.finish(cube(b.input("x", (3, 5))) + 1.0)
+        x = np.arange(15, dtype=np.float32).reshape(3, 5)
+        np.testing.assert_array_equal(project(graph, tmp_path).run(x)[0], x ** 3 + 1)
+        assert "mul_mul_add" in (tmp_path / "cubes.c").read_text()
+
+
+@needs_compiler
+def test_integers_wrap_and_numbers_at_the_edge_are_as_in_numpy(tmp_path: Path) -> None:
+    b = Builder("edges")
+    i, h, f = b.input("i", (4,), "i32"), b.input("h", (3,), "u16"), b.input("f", (5,))
+    graph = b.finish(i * i, i + i, -i, i // -1, i // 0, h * h, f.cast(to="i8"), f.cast(to="u64"), f.maximum(1.0), i.sum(axes=(0,)))
+    given = (np.array([2 ** 31 - 1, -2 ** 31, -7, 65536], np.int32), np.array([65535, 2, 300], np.uint16), np.array([np.nan, np.inf, -np.inf, -1.5, 200], np.float32))
+    write(graph, {}, "c99", tmp_path, record(graph, {}, [dict(zip("ihf", given, strict=True))]))
+    done = made(tmp_path, "test", f"CFLAGS={SAFE}")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+
+
+@needs_compiler
+def test_the_generated_test_sees_a_wrong_result_and_files_that_are_missing(tmp_path: Path) -> None:
+    b = Builder("seen")
+    graph = b.finish(b.input("x", (5, 7)) @ b.param("w", (7, 3)))
+    write(graph, {"w": np.random.default_rng(0).normal(size=(7, 3)).astype(np.float32)}, "c99", tmp_path)
+    assert made(tmp_path, "test").returncode == 0
+    weights = tmp_path / "seen.weights"
+    raw = bytearray(weights.read_bytes())
+    raw[3] ^= 0x40  # an exponent
+    weights.write_bytes(raw)
+    assert "DIFFERENT" in made(tmp_path, "test").stdout
+    weights.write_bytes(raw[:-1])
+    done = made(tmp_path, "test")
+    assert (done.returncode != 0, "cannot be read, or is too short" in done.stdout) == (True, True)
+
+
+@needs_compiler
+def test_nothing_is_allocated_after_opening(tmp_path: Path) -> None:
+    graph = counter()
+    write(graph, {}, "c99", tmp_path, ())
+    source = (tmp_path / "counter.c").read_text()
+    run, rest = source.partition("counter_run(")[2].partition("\n}\n")[0], source.partition("counter_open(")[0]
+    assert not {word for word in ("malloc", "calloc", "realloc", "alloca") if word in run or word in rest}
+    compiled(tmp_path, "counter", "-c", "-O2", out="counter.o")
+    assert "-pedantic" in STRICT
+
+
+def test_unknown_targets_and_folders_are_errors(tmp_path: Path) -> None:
+    graph = counter()
+    with pytest.raises(InputError, match=r"no target 'c98'[\s\S]*c99"):
+        write(graph, {}, "c98", tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot write"):
+        write(graph, {}, "c99", tmp_path / "file", ())
