@@ -51,8 +51,7 @@ def groups() -> Iterator[tuple[DType, int]]:
 def test_every_op_gives_what_its_reference_gives(dtype: DType, part: int, tmp_path: Path) -> None:
     b, outputs, every = Builder(f"ops {dtype.text}"), list[Any](), calls(dtype)[part * AT_ONCE:(part + 1) * AT_ONCE]
     for k, s in enumerate(every):
-        made = b.emit(s.op, *(b.input(f"s{k}x{i}", *t) for i, t in enumerate(s.input_types())), **s.case.attrs)
-        outputs += made if isinstance(made, tuple) else (made,)
+        outputs += s.call(b, s.inputs(b, f"s{k}x"))
     given = [s.arrays() for s in every]
     run = project(b.finish(*outputs), tmp_path)
     for _ in range(2):
