@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -78,15 +78,20 @@ def write(graph: Graph, params: Mapping[str, Any], to: str | Target, folder: str
 
 
 def _write(path: Path, content: Content) -> Path:
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with unfinished.open("wb") as f:
-            for piece in (content.encode(),) if isinstance(content, str) else content:
-                f.write(piece)
-        unfinished.replace(path)
+        _replace(path, (content.encode(),) if isinstance(content, str) else content)
     except OSError as e:
         raise InputError(f"cannot write {str(path)!r}", why=e.strerror or str(e), fix="name a folder that you may write to") from None
+    return path
+
+
+def _replace(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with unfinished.open("wb") as f:
+            for piece in pieces:
+                f.write(piece)
+        unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
-    return path
