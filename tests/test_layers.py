@@ -21,6 +21,7 @@ ORDER = (
     {"errors", "exports"},
     {"settings"},
     {"notes"},
+    {"plugins"},
     {"ir"},
     {"extend"},
     {"fusion", "flow", "backends"},

@@ -140,7 +140,7 @@ def test_a_composite_that_the_backend_refuses_fuses_as_plain_ops() -> None:
         e = (x - x.max(axes=(-1,), keep=True)).exp()
         return e / e.sum(axes=(-1,), keep=True)
     g = built(lambda x: (softmax(x + 1.0) * 2.0).sum(axes=(0,)), (3, 5))
-    spec = replace(toy(*BASICS, fuses=frozenset({"elementwise", "reduce"})), native=lambda graph, n: None if n.op is Op.FUSED else "a generator of regions")
+    spec = replace(toy(*BASICS, fuses=frozenset({"elementwise", "reduce"})), native=lambda spec, graph, n: None if n.op is Op.FUSED else "a generator of regions")
     after, _ = run(g, standard(spec))
     assert Op.SOFTMAX not in ops(after)
     assert [n.kind or n.op.text for n in after if n.inputs] == ["add", "max", "elementwise", "sum", "reduce"]

@@ -1,17 +1,21 @@
 """NumPy kernels: a row for every op, from its `ref` cell.  The reference is made of them, and other backends fall back on them."""
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
-from rlxpy.backends.custom import fill
+from rlxpy.backends.custom import fill, ready
 from rlxpy.errors import RlxError
-from rlxpy.extend.kernels import HostLaunch, KernelLibrary, KernelRow
+from rlxpy.extend.backend import BackendSpec
+from rlxpy.extend.kernels import HostLaunch, KernelLibrary, KernelRow, operand_index
 from rlxpy.extend.plan import Step
+from rlxpy.extend.schema import schema_of
 from rlxpy.ir import refs
+from rlxpy.ir.dims import Sizes
 from rlxpy.ir.dtypes import Array
 from rlxpy.ir.graph import Graph, Node, Ref
 from rlxpy.ir.op import LEAVES, Op
@@ -73,6 +77,43 @@ def launcher(row: OpRow) -> HostLaunch:
     return partial(fill, f=ref)  # type: ignore[arg-type]
 
 
+class HostCall:
+    """A row's function with what it keeps for one executable: its state, and what selection found of its parameters."""
+
+    def __init__(self, row: KernelRow, params: Mapping[str, Any], state: Any) -> None:
+        assert callable(row.launch), "rows of the host domain are functions"
+        self._launch, self._params = row.launch, {**params, **({"state": state} if row.init else {})}
+        if row.fini is not None:
+            weakref.finalize(self, row.fini, state)
+
+    def __call__(self, ins: Sequence[Array], outs: Sequence[Array], attrs: Mapping[str, Any]) -> None:
+        self._launch(ins, outs, {**attrs, **self._params})
+
+
+def host_launch(graph: Graph, step: Step, row: KernelRow | None = None) -> HostLaunch:
+    """What runs a step whose row is a NumPy function; `row` stands for that of a step without one.  Raises CompileError."""
+    row, params = step.choice.row or row, dict(step.choice.params)
+    assert row is not None, "the host tier is made of rows"
+    assert callable(row.launch), "of NumPy functions"
+    launch = ready(row.launch)
+    return HostCall(row, params, row.init(graph, step.node) if row.init else None) if params or row.init or row.fini else launch
+
+
+LaunchAt = Callable[[Sizes], HostLaunch]
+
+
+def by_size(step: Step, launch: Callable[[Step], HostLaunch]) -> LaunchAt:
+    """What runs a step at given sizes; everything is prepared now, while the extensions that it was compiled with are registered."""
+    made = [(v, launch(v)) for v in step.variants]
+    return (lambda sizes: made[0][1]) if len(made) == 1 else lambda sizes: next(f for v, f in made if v.applies(sizes))
+
+
+def as_stored(step: Step, row: KernelRow, launch: HostLaunch) -> HostLaunch:
+    """A function that knows weights as they are stored, for a step whose row has them in an order of its own."""
+    undo = {operand_index(row, schema_of(row.op, row.kind), w.operand): w.unrelayout for w in row.weights}
+    return lambda ins, outs, attrs: launch([undo[k](a) if k in undo else a for k, a in enumerate(ins)], outs, attrs)
+
+
 def failure(step: Step, e: BaseException) -> BaseException:
     """What a step's error becomes: an error that names the node and the user's line; an interrupt stays itself."""
     node = step.node
@@ -83,7 +124,7 @@ def failure(step: Step, e: BaseException) -> BaseException:
     return e
 
 
-def runs_ref(graph: Graph, node: Node) -> str | None:
+def runs_ref(spec: BackendSpec, graph: Graph, node: Node) -> str | None:
     """An extension without a lowering runs its own `ref`; one with a lowering is better fused."""
     if callable(node.row.lower):
         return "its lowering fuses"

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlxpy.backends.custom import extension_row, ready
-from rlxpy.backends.host import FUSED_KINDS, LIBRARY, append_rows, failure, launcher, runs_ref
+from rlxpy.backends.custom import extension_row
+from rlxpy.backends.host import FUSED_KINDS, LIBRARY, LaunchAt, append_rows, by_size, failure, host_launch, launcher, runs_ref
 from rlxpy.backends.memory import read_only, space_bytes, view as place
 from rlxpy.backends.state import State, own
 from rlxpy.errors import RlxError
@@ -21,7 +21,7 @@ from rlxpy.extend.plan import Plan, Space, Step
 from rlxpy.ir import refs
 from rlxpy.ir.dims import Sizes, SymDim, symbols
 from rlxpy.ir.dtypes import Array
-from rlxpy.ir.graph import Ref
+from rlxpy.ir.graph import Graph, Ref
 from rlxpy.ir.op import Op
 
 
@@ -29,13 +29,13 @@ from rlxpy.ir.op import Op
 class Reference:
     """Any dtype, any shape, no compiler."""
 
-    spec: BackendSpec = BackendSpec(Device("reference"), KernelSearchPath((LIBRARY,)), runs_ref, fuses=frozenset(FUSED_KINDS), dense=True)
+    spec: BackendSpec = BackendSpec(Device("reference"), KernelSearchPath((LIBRARY,)), runs_ref, fuses=frozenset(FUSED_KINDS), dense=True, bands=True)
 
     def missing(self) -> str | None:
         return None
 
     def load(self, plan: Plan, params: Mapping[str, Array], *, debug: bool = False) -> NumpyGraph:
-        return NumpyGraph(plan, params, debug, {s.node.id: _launch_of(plan, s) for s in plan.steps})
+        return NumpyGraph(plan, params, debug, {s.node.id: by_size(s, lambda v: _launch_of(plan.graph, v)) for s in plan.steps})
 
 
 class _Memory(NamedTuple):
@@ -71,7 +71,7 @@ class NumpyGraph:
 
     KEPT_PROGRAMS = 8
 
-    def __init__(self, plan: Plan, params: Mapping[str, Array], debug: bool, launches: Mapping[int, HostLaunch]) -> None:
+    def __init__(self, plan: Plan, params: Mapping[str, Array], debug: bool, launches: Mapping[int, LaunchAt]) -> None:
         """launches: of each step, by its node; found now, while the extensions that the graph was compiled with are registered."""
         self.plan, self.debug, self._launches = plan, debug, launches
         self._fixed: dict[int, Array] = {}  # by buffer; replaced as a whole, so a run sees one set of weights
@@ -175,7 +175,7 @@ class NumpyGraph:
                 continue
             attrs = s.node.attrs.bind(sizes) if own else s.node.attrs
             in_state = any(plan.buffer(r).space is Space.STATE for r in s.node.refs)
-            steps.append(_BoundStep(own, self._launches[s.node.id], tuple(read_only(view(r)) for r in s.node.inputs), tuple(map(view, s.node.refs)), attrs.params(), in_state, s))
+            steps.append(_BoundStep(own, self._launches[s.node.id](sizes), tuple(read_only(view(r)) for r in s.node.inputs), tuple(map(view, s.node.refs)), attrs.params(), in_state, s))
         unwritten = self._unwritten(memory.spaces[Space.ARENA], steps) if self.debug else ()
         return _Bound(tuple(steps), tuple(view(n.refs[0]) for n in plan.graph.inputs), tuple(view(r) for r in plan.graph.outputs),
                       tuple((view(a), view(b)) for a, b in plan.commits), weights, tuple(unwritten))
@@ -217,9 +217,9 @@ class _ProfiledGraph(NumpyGraph):
         return launch
 
 
-def _launch_of(plan: Plan, step: Step) -> HostLaunch:
-    row = step.choice.row or extension_row(plan.graph, step.node)
-    return ready(row.launch) if row is not None and callable(row.launch) else launcher(step.node.row)
+def _launch_of(graph: Graph, step: Step) -> HostLaunch:
+    row = step.choice.row or extension_row(graph, step.node)
+    return host_launch(graph, step, row) if row is not None and callable(row.launch) else launcher(step.node.row)
 
 
 def _symbols_of(plan: Plan, step: Step) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from rlxpy.compiler.hoist import Hoisted, fits_dense, hoist, unpack_weights
 from rlxpy.compiler.options import CompileOptions
 from rlxpy.errors import InputError
 from rlxpy.extend.backend import BackendSpec, Tiered
+from rlxpy.extend.libraries import registered_libraries
 from rlxpy.extend.passes import Watch, registered
 from rlxpy.extend.plan import Plan
 from rlxpy.fusion.check_plan import check_plan
@@ -78,7 +79,7 @@ class Session:
         return CompiledGraph(graph, plan, executable, weights, hoisted, report, self.options, self.device, self._chosen.passed_over)
 
     def _lowered(self, graph: Graph, watch: Watch | None) -> Lowered:
-        key = (graph, tuple(n.loc for n in graph), self.options, self.options.checks, registered(), tuple(registered_ops().values()))
+        key = (graph, tuple(n.loc for n in graph), self.options, self.options.checks, registered(), tuple(registered_ops().values()), registered_libraries())
         with self._lock:
             if key in self._plans and watch is None and settings.setting("dump") is None:
                 return self._plans[key]
@@ -90,8 +91,12 @@ class Session:
             return made
 
     def _spec(self) -> BackendSpec:
-        spec = self._chosen.backend.spec
-        return replace(spec, kernels=spec.kernels.prefer(self.options.kernels), facts={**spec.facts, "numerics": self.options.numerics})
+        return served(self._chosen.backend.spec, self.options)
+
+
+def served(spec: BackendSpec, options: CompileOptions) -> BackendSpec:
+    """A backend with the registered kernel libraries, under the caller's options."""
+    return replace(spec.serving(registered_libraries(), options.kernels), facts={**spec.facts, "numerics": options.numerics})
 
 
 @contextmanager

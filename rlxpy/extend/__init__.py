@@ -13,12 +13,20 @@ if TYPE_CHECKING:
     from rlxpy.extend.backend import Backend as Backend, BackendSpec as BackendSpec, Device as Device, ExecutableGraph as ExecutableGraph
     from rlxpy.extend.devices import backend_registry as backend_registry, register_backend as register_backend
     from rlxpy.extend.kernels import (
+        ABI_VERSION as ABI_VERSION,
         Choice as Choice,
         Constraint as Constraint,
         KernelLibrary as KernelLibrary,
         KernelRow as KernelRow,
         KernelSearchPath as KernelSearchPath,
+        LayoutAnswer as LayoutAnswer,
         Tunable as Tunable,
+        WeightLayout as WeightLayout,
+    )
+    from rlxpy.extend.libraries import (
+        kernel_registry as kernel_registry,
+        register_kernel_library as register_kernel_library,
+        unregister_kernel_library as unregister_kernel_library,
     )
     from rlxpy.extend.passes import (
         Note as Note,
@@ -29,6 +37,7 @@ if TYPE_CHECKING:
         unregister_ir_pass as unregister_ir_pass,
     )
     from rlxpy.extend.plan import Plan as Plan
+    from rlxpy.extend.schema import OpSchema as OpSchema, Param as Param
     from rlxpy.extend.target import (
         Example as Example,
         Target as Target,
@@ -58,15 +67,18 @@ if TYPE_CHECKING:
     from rlxpy.ir.pattern import RuleSet as RuleSet, rules as rules, var as var
     from rlxpy.ir.row import OpRow as OpRow, Why as Why
     from rlxpy.ir.types import TensorType as TensorType
+    from rlxpy.plugins import Declined as Declined
 
 _HOME = {name: module for module, names in {
     "backends.custom": "register_cpu_kernel",
     "errors": "BuildError CustomOpError RlxError",
     "extend.backend": "Backend BackendSpec Device ExecutableGraph",
     "extend.devices": "backend_registry register_backend",
-    "extend.kernels": "Choice Constraint KernelLibrary KernelRow KernelSearchPath Tunable",
+    "extend.kernels": "ABI_VERSION Choice Constraint KernelLibrary KernelRow KernelSearchPath LayoutAnswer Tunable WeightLayout",
+    "extend.libraries": "kernel_registry register_kernel_library unregister_kernel_library",
     "extend.passes": "Note NotingPass Pass pass_registry register_ir_pass unregister_ir_pass",
     "extend.plan": "Plan",
+    "extend.schema": "OpSchema Param",
     "extend.target": "Example Target register_target target_registry",
     "flow.core": "BuiltModel LayerStage ModelFlow StageArtifacts",
     "flow.ctx": "FlowCtx",
@@ -84,6 +96,7 @@ _HOME = {name: module for module, names in {
     "ir.pattern": "RuleSet rules var",
     "ir.row": "OpRow Why",
     "ir.types": "TensorType",
+    "plugins": "Declined",
 }.items() for name in names.split()}
 __all__ = [*_HOME]
 __getattr__ = lazy(__name__, _HOME)

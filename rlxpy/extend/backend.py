@@ -2,10 +2,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
-from rlxpy.extend.kernels import Choice, KernelRow, KernelSearchPath, Refusal
+from rlxpy.errors import RegistryError
+from rlxpy.extend.bands import banded, bands
+from rlxpy.extend.kernels import Choice, KernelLibrary, KernelRow, KernelSearchPath, Refusal
+from rlxpy.extend.libraries import BUILTIN
 from rlxpy.extend.plan import Plan, Step
 from rlxpy.ir.dims import Sizes
 from rlxpy.ir.dtypes import Array
@@ -30,17 +33,20 @@ class BackendSpec:
     """The compiler's whole view of a backend.
 
     kernels   rows it serves, by search path
-    native    why its own generator cannot take a node, None when it can; absent when it has no generator
+    native    of this spec and a node: why its own generator cannot take the node, None when it can; absent when it has no generator
     fuses     kinds of fused node worth making for it
     host      rows in NumPy for nodes that nobody takes: staged, and reported
     staged    a row made for such a node when `host` lists none, as for an extension's; None when there is none
     extensions  what it has for an extension's op by itself, before the lowering: a choice, why not, or None for nothing
     dense     whether weights unpacked once, at load, run faster than weights unpacked by the kernels
-    views     whether kernels read strided operands, so that movement ops cost nothing"""
+    views     whether kernels read strided operands, so that movement ops cost nothing
+    domain    of the rows that it launches itself; those of the host domain are staged otherwise, if it has a host tier
+    bands     whether its executables take the row that suits a run's sizes
+    guests    names of libraries that others added: what they serve is not fused away"""
 
     device: Device
     kernels: KernelSearchPath
-    native: Any = None  # Callable[[Graph, Node], str | None]
+    native: Any = None  # Callable[[BackendSpec, Graph, Node], str | None]
     fuses: frozenset[str] = frozenset()
     host: KernelSearchPath | None = None
     staged: Callable[[Graph, Node], KernelRow | None] = nothing
@@ -49,16 +55,53 @@ class BackendSpec:
     views: bool = True
     align_nbytes: int = 64
     facts: Mapping[str, Any] = field(default_factory=dict)
+    domain: str = "host"
+    bands: bool = False
+    guests: frozenset[str] = frozenset()
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """Of the rows that can run here."""
+        return (self.domain, "host") if self.host is not None and self.domain != "host" else (self.domain,)
+
+    def serving(self, guests: Sequence[KernelLibrary], names: tuple[str, ...] = ()) -> BackendSpec:
+        """With libraries of others before its own; of the named ones alone, in that order, where there are names.
+
+        Raises InputError for an unknown name, RegistryError for a guest with the name of one of its own, SchemaConflict."""
+        own, staged = self.kernels.libraries, self.host.libraries if self.host else ()
+        taken = {lib.name for lib in (*own, *staged)}
+        for g in guests:
+            if g.name in taken:
+                raise RegistryError(f"kernel library {g.name!r} has the name of one of {self.device}'s own", why=f"these are {', '.join(sorted(taken))}",
+                                    fix="give it a name of its own; it comes before them in any case")
+        known = (*guests, *own, *(lib for lib in staged if names and lib not in own))
+        path = KernelSearchPath(known, self.domains).prefer(names, {BUILTIN: tuple(lib.name for lib in own)})
+        return replace(self, kernels=path, guests=frozenset(g.name for g in guests))
 
     def verdict(self, graph: Graph, node: Node) -> Choice | Refusal:
         """A kernel row if one accepts the node, else the generator, else every reason why not."""
-        choice = self.kernels.resolve(graph, node, self.facts)
+        choice = self.resolve(graph, node)
+        if self.bands:
+            choice = banded(choice, bands(self.kernels, graph, node, self.facts, self.resolve))
         if isinstance(choice, Refusal) and (own := self.extensions(graph, node)) is not None:
             choice = own if isinstance(own, Choice) else Refusal((*choice.reasons, *own.reasons))
         if isinstance(choice, Choice) or self.native is None:
             return choice
-        why = self.native(graph, node)
+        why = self.native(self, graph, node)
         return Choice(None, tier="native") if why is None else Refusal((*choice.reasons, f"{self.device} generator: {why}"))
+
+    def resolve(self, graph: Graph, node: Node) -> Choice | Refusal:
+        """The row for a node at all of its sizes."""
+        choice = self.kernels.resolve(graph, node, self.facts)
+        staged = isinstance(choice, Choice) and choice.row is not None and choice.row.domain == "host" != self.domain
+        return replace(choice, tier="host") if isinstance(choice, Choice) and staged else choice
+
+    def apart(self, graph: Graph, node: Node) -> bool:
+        """Whether a guest's row takes a node, at some sizes at least, so that it must not become part of another."""
+        if not any(lib.name in self.guests and (node.op, node.kind) in lib.by_op for lib in self.kernels.libraries):
+            return False
+        choice = self.verdict(graph, node)
+        return isinstance(choice, Choice) and any(c.library in self.guests for c in choice.every)
 
     def host_choice(self, graph: Graph, node: Node) -> Choice | None:
         """The host tier's row for a node that nothing else takes."""

@@ -5,7 +5,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
+from rlxpy import plugins
 from rlxpy.errors import RegistryError
 from rlxpy.extend.backend import Backend, Device
 
@@ -50,7 +52,15 @@ def backend_registry() -> Iterator[None]:
 
 def registered_backends() -> Mapping[str, Factory]:
     """By device name, in order of registration."""
+    plugins.load("rlxpy.backends", _adopt, _GLOBAL)
     found = dict(_GLOBAL)
     for table in _scopes.get():
         found |= table
     return found
+
+
+def _adopt(name: str, found: Any) -> None:
+    """What a plug-in names: a backend, or the class of one, for the device of the entry point's name."""
+    if not callable(found) and not isinstance(found, Backend):
+        raise RegistryError(f"{type(found).__name__} is not a backend", fix="name a Backend, or a class or function that makes one")
+    register_backend(Device(name), found if isinstance(found, type) else lambda: found)

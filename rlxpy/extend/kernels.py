@@ -1,54 +1,25 @@
 """Kernel rows: how one op runs, as data that can say no, and the search path that chooses among them."""
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from itertools import product
+from math import prod
 from typing import Any
 
 from rlxpy.errors import InputError, RegistryError, nearest
-from rlxpy.ir.attrs import Packed
-from rlxpy.ir.dims import Dim, SymDim, divides, lower, upper
+from rlxpy.extend.constraints import Constraint as Constraint, facts_of as facts_of
+from rlxpy.extend.schema import OpSchema, named_sizes, schema_of, settle
+from rlxpy.ir.attrs import Attrs, field_types
+from rlxpy.ir.dims import Sizes
 from rlxpy.ir.dtypes import Array
 from rlxpy.ir.graph import Graph, Node
 from rlxpy.ir.op import Op
+from rlxpy.ir.types import TensorType
 
 HostLaunch = Callable[[Sequence[Array], Sequence[Array], Mapping[str, Any]], None]  # (inputs, outputs to fill, attrs)
 Launch = Callable[..., Any] | str  # a host function, an emitter of source, or the path of a template: what the serving backend takes
-
-
-@dataclass(frozen=True)
-class Constraint:
-    """One condition on a call site: `Constraint("w.shape[-1]", "DIV", 128)`.
-
-    Keys are operand facts ("x.dtype", "x.rank", "x.shape[0]", "x.shape[axis]" of an op with an axis), "attrs.name" and
-    "device.name".  A symbolic size must satisfy the test at every value in its range; REACHES asks for one value, at least as great as its own."""
-
-    key: str
-    test: str
-    value: Any
-
-    def refusal(self, facts: Mapping[str, Any]) -> str | None:
-        """Why these facts are not served; None when they are."""
-        if self.key not in facts:
-            return f"{self.key} {self.test} {self.value}: {self.key} is unknown"
-        got = facts[self.key]
-        return None if TESTS[self.test](got, self.value) else f"{self.key} {self.test} {self.value}: {self.key} = {got}"
-
-
-def _sized(test: Callable[[Dim, Any], bool]) -> Callable[[Any, Any], bool]:
-    return lambda got, want: isinstance(got, (int, SymDim)) and test(got, want)
-
-
-TESTS: dict[str, Callable[[Any, Any], bool]] = {
-    "EQ": lambda got, want: bool(got == want),
-    "IN": lambda got, want: got in want,
-    "HAS": lambda got, want: want in got,
-    "WITHIN": lambda got, want: set(got) <= set(want),
-    "LE": _sized(lambda got, want: upper(got) <= want),
-    "GE": _sized(lambda got, want: lower(got) >= want),
-    "REACHES": _sized(lambda got, want: upper(got) >= want),
-    "DIV": _sized(lambda got, want: divides(want, got)),
-}
 
 
 @dataclass(frozen=True)
@@ -60,10 +31,50 @@ class Tunable:
     default: int
 
 
+MOST_POINTS = 4096  # of a row's tunables taken together
+
+
+class LayoutAnswer(Enum):
+    """What a row says of a weight: it lays it out anew (OK), reads it as it is stored, cannot, or never interprets the bytes (ANY)."""
+
+    OK = "laid out anew"
+    AS_STORED = "read as stored"
+    WRONG_ENCODING = "not an encoding it knows"
+    WRONG_SHAPE = "not a shape it can lay out"
+    ANY = "bytes that nobody interprets"
+
+    @property
+    def refuses(self) -> bool:
+        return self in (LayoutAnswer.WRONG_ENCODING, LayoutAnswer.WRONG_SHAPE)
+
+
+@dataclass(frozen=True)
+class WeightLayout:
+    """A row's own order of a weight's bytes: made once, when weights are loaded, and again by set_param.
+
+    relayout and unrelayout take and give arrays of the operand's shape and type; each undoes the other, bit for bit, which is
+    checked at load: a kernel may move bytes, never change them.  layout(type) takes part in the selection."""
+
+    operand: str
+    relayout: Callable[[Array], Array]
+    unrelayout: Callable[[Array], Array]
+    layout: Callable[[TensorType], LayoutAnswer] = lambda t: LayoutAnswer.OK
+
+
 @dataclass(frozen=True)
 class KernelRow:
     """One way to run one op.  `kind` names an extension op or a kind of fused node; `launch` is what the backend
-    that serves the row takes: a host function, an emitter of source text, or a template.  `domain` says where operands live."""
+    that serves the row takes: a host function, an emitter of source text, or a template.
+
+    args        names of the operands in constraints; without them those of the op's schema, and in0, in1.. in any case
+    domain      who launches it: "host" is a NumPy function, which every backend can stage; else the name of a device
+    weights     the row's own orders of weights
+    init, fini  init(graph, node) is called once for each executable and step; launch finds what it gave in attrs["state"], and
+                fini gets it when the executable is gone.  Rows of the host domain only
+    replaces    of a fused row, the one chain of plain ops that it computes, as a function of Values: served is a node whose body is this
+                chain and no other, and the results must be the chain's byte for byte
+    tune_valid  whether a point of the tunables can be launched at all; the point chosen is in attrs
+    describe    describe(graph, node) says in a report what the row will do there"""
 
     name: str
     op: Op
@@ -77,24 +88,43 @@ class KernelRow:
     scratch_nbytes: Callable[[Graph, Node], int] | None = None
     doc: str = ""
     source: str = ""  # paper, repository or author the algorithm comes from
+    weights: tuple[WeightLayout, ...] = ()
+    init: Callable[[Graph, Node], Any] | None = None
+    fini: Callable[[Any], None] | None = None
+    replaces: Callable[..., Any] | None = None
+    tune_valid: Callable[[Mapping[str, int]], bool] | None = None
+    describe: Callable[[Graph, Node], str] | None = None
 
-    def refusal(self, facts: Mapping[str, Any]) -> str | None:
-        """The first constraint that refuses."""
-        return next((r for c in self.constraints if (r := c.refusal(facts))), None)
+    def refusal(self, facts: Mapping[str, Any], derived: frozenset[str] = frozenset()) -> str | None:
+        """The first constraint that refuses; those on derived parameters set a value and refuse nothing."""
+        return next((r for c in self.constraints if c.key not in derived and (r := c.refusal(facts))), None)
 
     @property
     def identity(self) -> tuple[Any, ...]:
         """Two rows of one library that agree here could never be told apart."""
-        return self.op, self.kind, self.domain, self.constraints, self.priority
+        return self.op, self.kind, self.domain, self.constraints, self.priority, self.replaces
+
+    @property
+    def label(self) -> str:
+        return self.kind if self.op is Op.CUSTOM else f"fused {self.kind}" if self.op is Op.FUSED else self.op.text
 
 
-@dataclass(frozen=True)
+ABI_VERSION = 1  # of KernelRow and KernelLibrary: raised when a field changes its meaning
+
+
+@dataclass(frozen=True, eq=False)
 class KernelLibrary:
-    """Rows in order of declaration.  `reference` libraries come last and serve only when asked for, or when nothing else does."""
+    """Rows in order of declaration.  `reference` libraries come last and serve only when asked for, or when nothing else does.
+
+    needs  constraints on device facts alone: a machine that refuses one does without the library, and reports say why
+    ops    schemas of extension ops, or names of parameters; the first library that declares an op's schema fixes it"""
 
     name: str
     rows: tuple[KernelRow, ...]
     reference: bool = False
+    needs: tuple[Constraint, ...] = ()
+    ops: tuple[OpSchema, ...] = ()
+    abi: int = ABI_VERSION
     by_op: Mapping[tuple[Op, str], tuple[KernelRow, ...]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -104,23 +134,92 @@ class KernelLibrary:
             if (other := seen.setdefault(r.identity, r)) is not r:
                 raise RegistryError(f"library {self.name!r}: rows {other.name!r} and {r.name!r} cannot be told apart",
                                     why=f"both serve {r.op.text} {r.kind} with the same constraints and priority {r.priority}", fix="give one a constraint or a priority")
+            _check_row(self, r)
             table.setdefault((r.op, r.kind), []).append(r)
         ordered = {k: tuple(sorted(rows, key=lambda r: -r.priority)) for k, rows in table.items()}  # sorted is stable: ties keep declaration order
         object.__setattr__(self, "by_op", ordered)
 
+    def declines(self, device: Mapping[str, Any]) -> str | None:
+        """Why the library has nothing for a machine."""
+        facts = {f"device.{k}": v for k, v in device.items()}
+        return next((r for c in self.needs if (r := c.refusal(facts))), None)
+
+
+def _check_row(library: KernelLibrary, row: KernelRow) -> None:
+    """What can be wrong with one row whatever it is asked: told when the library is made."""
+    where = f"library {library.name!r}, row {row.name!r}"
+    for t in row.tunables:
+        if t.default not in t.values:
+            raise RegistryError(f"{where}: tunable {t.name} cannot be {t.default}", why=f"its values are {', '.join(map(str, t.values))}", fix="choose the default among them")
+    if (points := prod(len(t.values) for t in row.tunables)) > MOST_POINTS:
+        raise RegistryError(f"{where}: {points} points to tune", why=f"at most {MOST_POINTS} are tried", fix="give fewer values")
+    if row.tune_valid is not None and not row.tune_valid(point := {t.name: t.default for t in row.tunables}):
+        raise RegistryError(f"{where}: its default point cannot be launched", why=f"tune_valid({point}) is False", fix="choose other defaults")
+    if row.replaces is not None and row.op is not Op.FUSED:
+        raise RegistryError(f"{where}: replaces a chain but serves {row.label}", fix="make it a row of Op.FUSED with a kind of its own")
+    if (row.init or row.fini) and row.domain != "host":
+        raise RegistryError(f"{where}: init and fini are for the host domain", why=f"its domain is {row.domain!r}", fix="keep what it needs in scratch")
+    schema = next((s for s in library.ops if (s.op, s.kind) == (row.op, row.kind)), None) or schema_of(row.op, row.kind)
+    names = set(row.args or (schema.operands if schema else ()))
+    for w in row.weights:
+        if w.operand not in names and not _position(w.operand):
+            raise RegistryError(f"{where}: lays out {w.operand!r}", why=f"its operands are {', '.join(sorted(names)) or 'not named'}", fix="name the operands in args")
+    known = {p.name for p in schema.params} if schema else set()
+    for c in row.constraints:
+        head, dot, rest = c.key.partition(".")
+        why = None
+        if not dot:
+            why = None if c.key in known else f"the schema of {row.label} has {', '.join(sorted(known)) or 'no parameters'}"
+        elif head == "attrs" and row.op not in (Op.FUSED, Op.CUSTOM):
+            fields = [*field_types(row.op.row.attrs or Attrs)]
+            why = None if rest in fields else f"{row.op.text} has {', '.join(fields) or 'none'}"
+        elif row.op not in (Op.FUSED, Op.CUSTOM) and head not in ("attrs", "device", "out", *names) and not _position(head):
+            why = f"its operands are {', '.join(sorted(names)) or 'not named'}"
+        if why:
+            raise RegistryError(f"{where}: a constraint asks for {c.key!r}", why=why, fix="`rlx why` shows what there is to ask; operands are named in args, or are in0, in1.. and out")
+
+
+def _position(name: str) -> bool:
+    return name.startswith("in") and name[2:].isdecimal()
+
+
+When = tuple[tuple[str, int, int], ...]  # of some symbols, the sizes least..most
+
+
+def holds(when: When, sizes: Sizes) -> bool:
+    return all(lo <= sizes[name] <= hi for name, lo, hi in when)
+
+
+def when_text(when: When) -> str:
+    return ", ".join(f"{name} = {lo}" if lo == hi else f"{name} in {lo}..{hi}" for name, lo, hi in when) or "every size"
+
 
 @dataclass(frozen=True)
 class Choice:
-    """How a node will run.  tier: "kernel" (a row), "native" (the backend's own generator) or "host" (staged through NumPy)."""
+    """How a node will run.  tier: "kernel" (a row), "native" (the backend's own generator) or "host" (staged through NumPy).
+
+    params  what the winner's constraints say of derived parameters, and its point of the tunables: in attrs at the launch
+    bands   sizes for which another row is better; the first that holds them counts"""
 
     row: KernelRow | None
     library: str = ""
     tier: str = "kernel"
     lost: tuple[tuple[str, str], ...] = ()  # (row, the first constraint that refused it, or what it lost to)
+    params: tuple[tuple[str, Any], ...] = ()
+    bands: tuple[tuple[When, Choice], ...] = ()
 
     @property
     def name(self) -> str:
         return f"{self.library}/{self.row.name}" if self.row else self.tier
+
+    def at(self, sizes: Sizes) -> Choice:
+        """The choice for a run of these sizes."""
+        return next((c for when, c in self.bands if holds(when, sizes)), self)
+
+    @property
+    def every(self) -> tuple[Choice, ...]:
+        """All that may be launched."""
+        return (*(c for _, c in self.bands), self) if self.bands else (self,)
 
 
 @dataclass(frozen=True)
@@ -128,50 +227,116 @@ class Refusal:
     reasons: tuple[str, ...]
 
 
-def facts_of(graph: Graph, node: Node, args: tuple[str, ...], device: Mapping[str, Any]) -> dict[str, Any]:
-    """What constraints may ask about: operands by the row's names (and as in0, in1..), the first output as out, attrs, device.
+@dataclass(frozen=True)
+class Trial:
+    """One row's answer to one node: `refusal` is the first thing that stood against it, None when nothing did."""
 
-    Of a fused node also "body.ops", "body.dtypes", "body.encodings", and its members' result types and attrs, as in "matmul.dtype", "qmatmul.encoding"."""
-    facts: dict[str, Any] = {f"device.{k}": v for k, v in device.items()}
-    facts |= {f"attrs.{k}": v for k, v in node.attrs.params().items()}
-    names = [(f"in{i}", graph.type(r)) for i, r in enumerate(node.inputs)] + [(n, graph.type(r)) for n, r in zip(args, node.inputs, strict=False)]
-    for _, body in node.attrs.graphs():
-        facts["body.ops"] = tuple(n.op.text for n in body)
-        facts["body.dtypes"] = tuple(sorted({t.dtype.text for n in body for t in n.types}))
-        facts["body.encodings"] = tuple(sorted({n.attrs.encoding for n in body if isinstance(n.attrs, Packed)}))
-        facts |= {f"{n.op.text}.dtype": n.type.dtype.text for n in body}
-        facts |= {f"{n.op.text}.{k}": v for n in body for k, v in n.attrs.params().items()}
-    for name, t in [*names, ("out", node.type)]:
-        facts |= {f"{name}.dtype": t.dtype.text, f"{name}.rank": t.rank}
-        for i, d in enumerate(t.shape):
-            facts[f"{name}.shape[{i}]"] = facts[f"{name}.shape[{i - t.rank}]"] = d
-        if isinstance(axis := facts.get("attrs.axis"), int) and -t.rank <= axis < t.rank:
-            facts[f"{name}.shape[axis]"] = t.shape[axis]
-    return facts
+    library: str
+    row: KernelRow
+    refusal: str | None
+    params: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{self.library}/{self.row.name}"
 
 
 @dataclass(frozen=True)
 class KernelSearchPath:
-    """Libraries in order of preference: the first with a row that accepts a node supplies it; priority acts inside one library only."""
+    """Libraries in order of preference: the first with a row that accepts a node supplies it; priority acts inside one library only.
+
+    domains: rows of other domains are refused; empty serves all.  Raises SchemaConflict when two libraries disagree about an op."""
 
     libraries: tuple[KernelLibrary, ...]
+    domains: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_schemas", settle([(lib.name, s) for lib in self.libraries for s in lib.ops]))
+
+    def schema(self, op: Op, kind: str) -> OpSchema | None:
+        schemas: Mapping[tuple[Op, str], OpSchema] = self._schemas  # type: ignore[attr-defined]
+        return schemas.get((op, kind)) or schema_of(op, kind)
+
+    def trials(self, graph: Graph, node: Node, device: Mapping[str, Any]) -> Iterator[Trial]:
+        """Every row's answer, in the order of preference."""
+        schema = self.schema(node.op, node.kind)
+        for library in self.libraries:
+            rows = library.by_op.get((node.op, node.kind), ())
+            declined = library.declines(device) if rows and library.needs else None
+            for row in rows:
+                yield Trial(library.name, row, declined, ()) if declined else self._trial(library, row, schema, graph, node, device)
+
+    def _trial(self, library: KernelLibrary, row: KernelRow, schema: OpSchema | None, graph: Graph, node: Node, device: Mapping[str, Any]) -> Trial:
+        derived = schema.derived if schema else frozenset()
+        why = f"domain: its launch is for {row.domain}, served are {', '.join(self.domains)}" if self.domains and row.domain not in self.domains else None
+        if why is None and row.constraints:
+            facts = facts_of(graph, node, row.args or (schema.operands if schema else ()), device)
+            why = row.refusal(facts | named_sizes(schema, facts), derived)
+        why = why or _layout_refusal(row, schema, graph, node) or _chain_refusal(row, graph, node)
+        params = {c.key: c.value for c in row.constraints if c.key in derived and c.test == "EQ"} | {t.name: t.default for t in row.tunables}
+        return Trial(library.name, row, why, tuple(params.items()))
 
     def resolve(self, graph: Graph, node: Node, device: Mapping[str, Any]) -> Choice | Refusal:
         """Pure: the same answer for the same data."""
-        key = (node.op, node.kind)
         lost: list[tuple[str, str]] = []
-        for library in self.libraries:
-            for row in library.by_op.get(key, ()):
-                why = row.refusal(facts_of(graph, node, row.args, device)) if row.constraints else None
-                if why is None:
-                    return Choice(row, library.name, lost=tuple(lost))
-                lost.append((f"{library.name}/{row.name}", why))
+        for t in self.trials(graph, node, device):
+            if t.refusal is None:
+                return Choice(t.row, t.library, lost=tuple(lost), params=t.params)
+            lost.append((t.name, t.refusal))
         return Refusal(tuple(f"{name} refuses: {why}" for name, why in lost) or (f"no kernel row serves {node.label}",))
 
-    def prefer(self, names: tuple[str, ...]) -> KernelSearchPath:
-        """The same libraries, the named ones first and alone.  Raises InputError for a name that is none of them."""
-        known = {lib.name: lib for lib in self.libraries}
+    def prefer(self, names: tuple[str, ...], groups: Mapping[str, tuple[str, ...]] | None = None) -> KernelSearchPath:
+        """The named libraries alone, in that order; all but the reference ones first where none is named.
+
+        groups: names that stand for several libraries.  Raises InputError for a name that is none of them."""
+        known, groups = {lib.name: lib for lib in self.libraries}, groups or {}
+        if not names:
+            return replace(self, libraries=tuple(sorted(self.libraries, key=lambda lib: lib.reference)))
         for n in names:
-            if n not in known:
-                raise InputError(f"no kernel library {n!r}", why=f"there are {', '.join(known)}", fix=f"near it: {nearest(n, list(known))}")
-        return KernelSearchPath(tuple(known[n] for n in names)) if names else self
+            if n not in known and n not in groups:
+                raise InputError(f"no kernel library {n!r}", why=f"there are {', '.join((*known, *groups))}", fix=f"near it: {nearest(n, [*known, *groups])}")
+        wanted = dict.fromkeys(k for n in names for k in groups.get(n, (n,)))
+        return replace(self, libraries=tuple(known[n] for n in wanted))
+
+
+def operand_index(row: KernelRow, schema: OpSchema | None, name: str) -> int:
+    """The position of an operand that a row names."""
+    names = row.args or (schema.operands if schema else ())
+    return names.index(name) if name in names else int(name.removeprefix("in"))
+
+
+def _layout_refusal(row: KernelRow, schema: OpSchema | None, graph: Graph, node: Node) -> str | None:
+    for w in row.weights:
+        at = operand_index(row, schema, w.operand)
+        if at >= len(node.inputs):
+            return f"layout of {w.operand}: the node has {len(node.inputs)} operands"
+        t = graph.type(node.inputs[at])
+        if (answer := w.layout(t)).refuses:
+            return f"layout of {w.operand}: {answer.name}, {t} is {answer.value}"
+        if answer is LayoutAnswer.OK and graph[node.inputs[at]].op is not Op.PARAM:
+            return f"layout of {w.operand}: it is made by {graph[node.inputs[at]].label}, only a param is laid out at load"
+    return None
+
+
+def _chain_refusal(row: KernelRow, graph: Graph, node: Node) -> str | None:
+    if row.replaces is None:
+        return None
+    from rlxpy.extend.chains import chain_of  # it builds graphs, which few rows need
+
+    (_, body), = node.attrs.graphs()
+    chain = chain_of(row.replaces, tuple(graph.type(r) for r in node.inputs))
+    return None if chain == body else f"replaces {_ops(chain)}: the node is {_ops(body)}"
+
+
+def _ops(body: Graph | None) -> str:
+    return "nothing of these types" if body is None else " ".join(n.label for n in body if n.op is not Op.INPUT)
+
+
+def points(row: KernelRow) -> Iterator[dict[str, int]]:
+    """Every launchable point of a row's tunables, the default one first."""
+    default = {t.name: t.default for t in row.tunables}
+    yield default
+    for values in product(*(t.values for t in row.tunables)):
+        point = dict(zip(default, values, strict=True))
+        if point != default and (row.tune_valid is None or row.tune_valid(point)):
+            yield point

@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from rlxpy import plugins
 from rlxpy.errors import RegistryError, nearest
 from rlxpy.ir.graph import Graph, Node
 
@@ -121,6 +122,7 @@ def unregister_ir_pass(name: str) -> None:
 
 
 def registered() -> tuple[RegisteredPass, ...]:
+    plugins.load("rlxpy.passes", lambda name, p: register_ir_pass(p), _GLOBAL)
     return tuple(r for table in (_GLOBAL, *_scopes.get()) for r in table)
 
 

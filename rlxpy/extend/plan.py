@@ -2,10 +2,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
-from rlxpy.extend.kernels import Choice
+from rlxpy.extend.kernels import Choice, When, holds
+from rlxpy.ir.dims import Sizes
 from rlxpy.ir.graph import Graph, Node, Ref
 from rlxpy.ir.layout import Layout
 
@@ -52,12 +53,26 @@ class Frame:
 
 @dataclass(frozen=True)
 class Step:
-    """One launch.  `scratch` is a buffer of its own, or -1; `frame` is what a native loop or branch keeps there."""
+    """One launch.  `scratch` is a buffer of its own, or -1; `frame` is what a native loop or branch keeps there.  `when`: the sizes for
+    which it is made, () is all, and `unless`: those of them for which it is not."""
 
     node: Node
     choice: Choice
     scratch: int = -1
     frame: Frame | None = None
+    when: When = ()
+    unless: tuple[When, ...] = ()
+
+    @property
+    def variants(self) -> tuple[Step, ...]:
+        """A step for each row that may run the node, of which every run takes one."""
+        bands = self.choice.bands
+        general = replace(self, choice=replace(self.choice, bands=()), unless=tuple(when for when, _ in bands))
+        return (*(replace(self, choice=c, when=when) for when, c in bands), general) if bands else (self,)
+
+    def applies(self, sizes: Sizes) -> bool:
+        """Whether a run of these sizes takes it."""
+        return holds(self.when, sizes) and not any(holds(when, sizes) for when in self.unless)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Fuse attention with what brings its keys and values to its type, and with the merging of its heads: a narrow or packed cache is read as it lies."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rlxpy.extend.passes import Note, NotingPass, note
@@ -23,10 +23,11 @@ class FuseAttention(NotingPass):
 
     Its inputs are q, k, v and perhaps the mask, in this order."""
 
+    apart: Callable[[Graph, Node], bool] | None = None  # nodes that are to stay what they are
     name: str = "fuse-attention"
 
     def noted(self, graph: Graph) -> tuple[Graph, tuple[Note, ...]]:
-        chains = {chain[-1].id: chain for n in graph if n.op is Op.ATTENTION and len(chain := _chain(graph, n)) > 1}
+        chains = {chain[-1].id: chain for n in graph if n.op is Op.ATTENTION and not (self.apart and self.apart(graph, n)) and len(chain := _chain(graph, n)) > 1}
         notes = [note(self.name, "fused", "attention", chain[-1], f"{' '.join(m.label for m in chain)} : {chain[-1].type}", _saved(chain)) for chain in chains.values()]
         bodies: dict[Graph, Graph] = {}  # one object for equal chains, so that they compare at once
 

@@ -75,8 +75,9 @@ def standard(spec: BackendSpec, *, optimise: bool = True) -> tuple[Pass, ...]:
     legal, tidy = Legalise(spec), Canonicalise()
     if not optimise:
         return LowerExtensions(spec), legal
+    apart = spec.apart if spec.guests else None
     # legalise once more after composites: one that the backend refuses must be plain ops again before they fuse
-    road: tuple[Pass, ...] = (tidy, LowerExtensions(spec), legal, tidy, FindComposites(), legal, tidy, FuseAttention(), Fuse(spec.fuses))
+    road: tuple[Pass, ...] = (tidy, LowerExtensions(spec), legal, tidy, FindComposites(), legal, tidy, FuseAttention(apart), Fuse(spec.fuses, apart))
     idle = {name for name, has_work in (("fuse-attention", "attention" in spec.fuses), ("fuse", bool(spec.fuses))) if not has_work}
     *early, late = passes_along([p.name for p in road])
     return (*(p for mine, built_in in zip(early, road, strict=True) for p in (*mine, built_in) if p.name not in idle), *late, legal)

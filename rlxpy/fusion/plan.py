@@ -152,8 +152,8 @@ class _Layouter:
             self._fresh(r, Space.ARENA, n.id)
 
     def scratch(self, n: Node, choice: Choice, frame: Frame | None) -> int:
-        size = choice.row.scratch_nbytes if choice.row else None
-        nbytes = frame.nbytes if frame else size(self.graph, n) if size else 0
+        sizes = [c.row.scratch_nbytes(self.graph, n) for c in choice.every if c.row and c.row.scratch_nbytes]
+        nbytes = frame.nbytes if frame else max(sizes, default=0)
         if not nbytes:
             return -1
         self.buffers.append(Buffer(Space.ARENA, 0, nbytes, n.id, n.id))

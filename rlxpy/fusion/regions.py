@@ -11,7 +11,7 @@ Kinds of fused node, each a chain of plain ops in its `body`:
 """
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from rlxpy.extend.passes import Note, NotingPass, note
@@ -24,6 +24,8 @@ PRODUCTS = {Op.MATMUL: "matmul", Op.QMATMUL: "matmul", Op.CONV: "conv"}  # and t
 REDUCTIONS = frozenset({Op.SUM, Op.PROD, Op.MEAN, Op.MAX, Op.MIN, Op.ANY, Op.ALL})
 ROWS = frozenset({Op.SOFTMAX, Op.LOG_SOFTMAX, Op.LAYER_NORM, Op.RMS_NORM})
 KIND = {**PRODUCTS, **dict.fromkeys(REDUCTIONS, "reduce"), **dict.fromkeys(ROWS, "rows")}  # of a region with such a core
+
+Apart = Callable[[Graph, Node], bool]
 
 
 @dataclass
@@ -47,9 +49,12 @@ class Fuse(NotingPass):
     row function may have later readers too.  What feeds a product stays outside: a product reads its operands many times, not once
     for each element it makes.
 
+    apart says which nodes are to stay what they are.
+
     The gain of each join is the traffic it saves: the joined value is neither written nor read, or at least not read."""
 
     kinds: frozenset[str] = frozenset({"elementwise", "matmul", "gated_mlp", "conv", "reduce", "rows"})
+    apart: Apart | None = None
     max_ops: int = 48
     max_operands: int = 16
     name: str = "fuse"
@@ -69,7 +74,7 @@ class Fuse(NotingPass):
         epilogues = _epilogues(graph, frozenset(op for op, kind in PRODUCTS.items() if kind in self.kinds))
         for n in reversed(graph.nodes):
             starts = n.op in ELEMENTWISE or (_is_core(graph, n) and KIND[n.op] in self.kinds)
-            if not starts and n.op not in PRODUCTS:
+            if (not starts and n.op not in PRODUCTS) or (self.apart is not None and self.apart(graph, n)):
                 continue
             near = {id(r): r for u in graph.users[n.id] if (r := home.get(u))}
             region = next((r for r in near.values() if self._joins(graph, n, r, home, epilogues)), Region(n) if starts else None)

@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from rlxpy import plugins
 from rlxpy.errors import AlreadyRegistered, BuildError, NotRegistered, nearest
 from rlxpy.ir import custom_fn, hooks
 from rlxpy.ir.attrs import Attrs, Custom, field_types, make
@@ -95,27 +96,30 @@ def attach(name: str, device: str, kernel: Any) -> OpExtension:
 
 def unregister_op(name: str) -> None:
     """Forget an op.  Raises NotRegistered."""
-    for table in (*reversed(_scopes.get()), _GLOBAL):
+    for table in reversed(_tables()):
         if table.pop(name, None) is not None:
             return
     raise _not_registered(name)
 
 
 def is_op_registered(name: str) -> bool:
-    return any(name in table for table in (*_scopes.get(), _GLOBAL, BUILT_IN))
+    return any(name in table for table in (*_tables(), BUILT_IN))
 
 
 def registered_ops() -> dict[str, OpExtension]:
     """Every registered extension by name, inner scopes first."""
-    found = dict(_GLOBAL)
-    for table in _scopes.get():
-        found |= table
-    return found
+    return {name: ext for table in _tables() for name, ext in table.items()}
+
+
+def _tables() -> tuple[dict[str, OpExtension], ...]:
+    """Outermost first; plug-ins are loaded when somebody looks."""
+    plugins.load("rlxpy.ops", lambda name, ext: register_op_strict(ext), _GLOBAL)
+    return (_GLOBAL, *_scopes.get())
 
 
 def extension(name: str) -> OpExtension:
     """Raises NotRegistered naming what is near."""
-    for table in (*reversed(_scopes.get()), _GLOBAL, BUILT_IN):
+    for table in (*reversed(_tables()), BUILT_IN):
         if name in table:
             return table[name]
     raise _not_registered(name)

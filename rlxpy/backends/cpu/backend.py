@@ -32,8 +32,8 @@ def _spec(isa: Isa) -> BackendSpec:
     from rlxpy.backends.cpu.library import library
 
     kernels, facts = KernelSearchPath((library(isa),)), {"isa": isa.name, "features": tuple(sorted(isa.features))}
-    return BackendSpec(Device("cpu"), kernels, refusal(kernels, facts), fuses=frozenset({*FUSED_KINDS, "attention"}), host=KernelSearchPath((LIBRARY,)), staged=extension_row, extensions=own_kernel,
-                       facts=facts)
+    return BackendSpec(Device("cpu"), kernels, refusal, fuses=frozenset({*FUSED_KINDS, "attention"}), host=KernelSearchPath((LIBRARY,)), staged=extension_row, extensions=own_kernel,
+                       facts=facts, domain="cpu", bands=True)
 
 
 @dataclass(frozen=True)

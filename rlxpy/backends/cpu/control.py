@@ -1,7 +1,7 @@
 """Loops and branches in C: the steps of their graphs, written where the loop stands, and the copies that hand values on."""
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,8 @@ from rlxpy.backends.cpu.elementwise import indent
 from rlxpy.backends.cpu.kernel import Addresses, Operand, operand
 from rlxpy.backends.cpu.movement import copy
 from rlxpy.backends.cpu.unit import Call, Unit, function_name
-from rlxpy.extend.kernels import KernelSearchPath, Refusal
+from rlxpy.extend.backend import BackendSpec
+from rlxpy.extend.kernels import Choice, Refusal
 from rlxpy.extend.plan import Frame, Plan, Step
 from rlxpy.ir.dims import Dim, upper
 from rlxpy.ir.graph import Graph, Node, Ref
@@ -21,20 +22,22 @@ from rlxpy.ir.text import show_node
 TOGETHER_NBYTES = 1 << 15  # copies of less than this are one task
 
 
-def refusal(kernels: KernelSearchPath, facts: Mapping[str, Any]) -> Callable[[Graph, Node], str | None]:
+def refusal(spec: BackendSpec, graph: Graph, node: Node) -> str | None:
     """Why a node is no loop or branch that can be written in C; None when it is one."""
-    def why_not(graph: Graph, node: Node) -> str | None:
-        if node.op not in CONTROL:
-            return "it writes loops and branches only"
-        for name, body in node.attrs.graphs():
-            for n in body:
-                if n.op in LEAVES or n.row.view is not None:
-                    continue
-                choice = kernels.resolve(body, n, facts)
-                if isinstance(choice, Refusal) and (why := why_not(body, n) if n.op in CONTROL else "; ".join(choice.reasons)):
-                    return f"{n.label} in its graph {name!r}: {why}"
-        return None
-    return why_not
+    if node.op not in CONTROL:
+        return "it writes loops and branches only"
+    for name, body in node.attrs.graphs():
+        for n in body:
+            if n.op not in LEAVES and n.row.view is None and (why := _staged(spec.verdict(body, n))):
+                return f"{n.label} in its graph {name!r}: {why}"
+    return None
+
+
+def _staged(choice: Choice | Refusal) -> str:
+    """Why a node is not written in C."""
+    if isinstance(choice, Refusal):
+        return "; ".join(choice.reasons)
+    return next((f"{c.name} runs on the host" for c in choice.every if c.tier == "host"), "")
 
 
 @dataclass
@@ -56,7 +59,7 @@ class _Writer:
         self.line(f"RLX_AGAIN({made.tasks}, {made.text})")
 
     def steps(self, plan: Plan, at: Addresses) -> None:
-        for step in plan.steps:
+        for step in (variant for s in plan.steps for variant in s.variants):
             self.line(f"/* {ctext.comment(show_node(step.node))} */")
             if step.frame is not None:
                 self.control(plan, step, at)

@@ -2,10 +2,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from rlxpy.extend.kernels import When
 from rlxpy.ir.dims import Dim, Quotient, Shape, SymDim
 from rlxpy.ir.dtypes import DType
 
@@ -78,3 +80,10 @@ def literal(v: Any, d: DType) -> str:
 def comment(text: str) -> str:
     """Text that cannot end a C comment."""
     return re.sub(r"[^\x20-\x7e]", "?", text).replace("*/", "* /")
+
+
+def condition(when: When, unless: Sequence[When]) -> str:
+    """C for whether sizes are those of `when` and of none of `unless`; "" where every size is."""
+    def inside(band: When) -> str:
+        return "(" + " && ".join(f"{size_name(n)} >= {lo} && {size_name(n)} <= {hi}" for n, lo, hi in band) + ")"
+    return " && ".join([*([inside(when)] if when else []), *(f"!{inside(band)}" for band in unless)])

@@ -16,11 +16,12 @@ from rlxpy.backends.cpu import threads
 from rlxpy.backends.cpu.kernel import results
 from rlxpy.backends.cpu.packing import pack
 from rlxpy.backends.cpu.program import Program
-from rlxpy.backends.host import failure
+from rlxpy.backends.host import failure, host_launch
 from rlxpy.backends.memory import Spot, aligned_bytes, locate, read_only, space_bytes
 from rlxpy.backends.state import State, own
 from rlxpy.errors import CompileError, RlxError
 from rlxpy.extend.backend import Span
+from rlxpy.extend.kernels import HostLaunch
 from rlxpy.extend.plan import Plan, Space, Step
 from rlxpy.ir import refs
 from rlxpy.ir.dims import Sizes, at, upper
@@ -121,6 +122,7 @@ class CpuGraph:
         consts = {plan.places[n.refs[0]].buffer: n.attrs.value.array for n in plan.graph if n.op is Op.CONST}  # type: ignore[attr-defined]
         self._arrays: dict[int, Array] = {**consts, **{self._buffers[k]: np.asarray(a, order="C") for k, a in params.items()}}
         self._weights = self._lay_out(self._arrays, None)
+        self._launches = {(s.host.node.id, s.host.when): host_launch(plan.graph, s.host) for s in program.segments if s.host}
         self._idle: deque[_Arena] = deque()
         self._bound: dict[tuple[int, ...], _Bound] = {}
         self._log_nbytes = sum(_undo_nbytes(plan, s.node) for s in plan.steps if s.node.op is Op.KV_APPEND)
@@ -187,7 +189,8 @@ class CpuGraph:
         try:
             for s in self.program.segments:
                 if s.host is not None:
-                    self._host(s.host, *_operands(bound, s.host, spaces, fixed))
+                    if s.host.applies(sizes):
+                        self._host(s.host, *_operands(bound, s.host, spaces, fixed))
                     continue
                 if not block.free:  # a worker is still leaving the segment before
                     self._blocks.append(block)
@@ -211,7 +214,7 @@ class CpuGraph:
             self._blocks.append(block)
 
     def _host(self, step: Step, ins: list[Array], outs: list[Array], attrs: dict[str, Any]) -> None:
-        _run_on_host(step, ins, outs, attrs)
+        _run_on_host(step, self._launches[step.node.id, step.when], ins, outs, attrs)
 
     def _lent(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> dict[int, Array]:
         """The caller's arrays that stand for whole buffers: inputs laid out in order, and outputs too when no run can stop half-way."""
@@ -282,12 +285,9 @@ def _operands(bound: _Bound, step: Step, spaces: Mapping[Space, Array], fixed: M
     return [read_only(s.view(spaces, fixed)) for s in ins], [s.view(spaces, fixed) for s in outs], attrs
 
 
-def _run_on_host(step: Step, ins: list[Array], outs: list[Array], attrs: dict[str, Any]) -> None:
-    row = step.choice.row
-    assert row is not None, "the host tier is made of rows"
-    assert callable(row.launch), "of NumPy functions"
+def _run_on_host(step: Step, launch: HostLaunch, ins: list[Array], outs: list[Array], attrs: dict[str, Any]) -> None:
     with np.errstate(all="ignore"):
         try:
-            row.launch(ins, outs, attrs)
+            launch(ins, outs, attrs)
         except Exception as e:
             raise failure(step, e) from (None if isinstance(e, RlxError) else e)

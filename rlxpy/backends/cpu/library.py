@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 from rlxpy.backends.cpu import (
@@ -51,7 +52,7 @@ def library(isa: Isa) -> KernelLibrary:
     floating = Constraint("out.dtype", "IN", FLOATS)
     product, packed, rounded = matmul.emitter(isa), quant.emitter(isa), quant.int8_emitter(isa)
     panels, low = partial(matmul.scratch_nbytes, isa), Constraint("device.numerics", "EQ", "low")
-    return KernelLibrary("cpu", (
+    return KernelLibrary("cpu", tuple(replace(r, domain="cpu") for r in (
         *(KernelRow(op.text, op, elementwise.emit, constraints=(number, read), doc="one loop nest") for op in Op if op in ELEMENTWISE),
         KernelRow("fused.elementwise", Op.FUSED, elementwise.emit, kind="elementwise", constraints=(inside,), doc="one loop nest, one write"),
         KernelRow("fused.reduce", Op.FUSED, reduction.emit, kind="reduce", constraints=(inside,), doc="a reduction with what feeds it and what follows"),
@@ -101,7 +102,7 @@ def library(isa: Isa) -> KernelLibrary:
         KernelRow("irfft", Op.IRFFT, fourier.emit, constraints=(Constraint("attrs.n", "IN", range(1, fourier.LONGEST + 1)),), scratch_nbytes=fourier.scratch_nbytes,
                   doc="mixed radices; Bluestein's convolution for large primes"),
         KernelRow("random_bits", Op.RANDOM_BITS, random.emit_bits, doc="Threefry blocks in vectors"),
-    ))
+    )))
 
 
 def _amx_rows() -> Iterator[KernelRow]:

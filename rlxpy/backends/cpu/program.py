@@ -57,7 +57,7 @@ def write(plan: Plan, prelude: str, emitter: Callable[[Step], Emitter | None]) -
     cases: list[str] = []  # of the switch over all steps
     walks: list[str] = []  # of the one over loops and branches
     segments: list[Segment] = []
-    for step in plan.steps:
+    for step in (variant for s in plan.steps for variant in s.variants):
         if step.frame is None and emitter(step) is None:
             segments.append(Segment(len(cases), len(cases), step))
             continue

@@ -7,13 +7,13 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from time import perf_counter
+from typing import Any
 from weakref import WeakSet
 
 from rlxpy.backends.cpu import compilers
 from rlxpy.backends.cpu.execute import CpuGraph, Library
 from rlxpy.backends.cpu.program import Program
-from rlxpy.backends.custom import ready
-from rlxpy.backends.host import LIBRARY, run_chain
+from rlxpy.backends.host import LIBRARY, as_stored, by_size, host_launch, launcher, run_chain
 from rlxpy.backends.reference import NumpyGraph
 from rlxpy.backends.state import State
 from rlxpy.extend.backend import Span
@@ -47,7 +47,7 @@ class TieredGraph:
         self.plan, self.debug = plan, debug
         self.error: Exception | None = None
         self._params, self._build, self._born = dict(params), build, perf_counter()
-        self._running: NumpyGraph | CpuGraph = NumpyGraph(plan, params, debug, {s.node.id: numpy_launch(s) for s in plan.steps})
+        self._running: NumpyGraph | CpuGraph = NumpyGraph(plan, params, debug, {s.node.id: by_size(s, lambda v: numpy_launch(plan.graph, v)) for s in plan.steps})
         self._seconds: dict[tuple[tuple[str, int], ...], float] = {}
         self._taken: float | None = None
         self.renew()
@@ -152,15 +152,14 @@ class TieredGraph:
         return self._seconds[key]
 
 
-def numpy_launch(step: Step) -> HostLaunch:
+def numpy_launch(graph: Graph, step: Step) -> HostLaunch:
     """The NumPy function that does what the step's kernel does."""
-    if step.node.op is Op.FUSED:
-        return run_chain
     row = step.choice.row
-    if step.choice.tier == "kernel" or row is None:
-        row = LIBRARY.by_op[step.node.op, step.node.kind][0]
-    assert callable(row.launch), "rows of the host tier are functions"
-    return ready(row.launch)
+    if step.choice.tier == "host":
+        return host_launch(graph, step)
+    found = LIBRARY.by_op.get((step.node.op, step.node.kind), ())
+    plain: Any = run_chain if step.node.op is Op.FUSED else found[0].launch if found else launcher(step.node.row)
+    return as_stored(step, row, plain) if row is not None and row.weights else plain
 
 
 def reference_seconds(graph: Graph, node: Node, sizes: Sizes) -> float:

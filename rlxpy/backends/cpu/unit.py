@@ -53,7 +53,9 @@ class Unit:
             self.inner.append((plan.graph, step.node))
             site = replace(site, node=replace(step.node, id=len(self.plan.graph) + len(self.inner) - 1))
         made = emit(site)
-        return [self.call(k, step) for k in (made if isinstance(made, tuple) else (made,))]
+        guard = ctext.condition(step.when, step.unless)
+        calls = [self.call(k, step) for k in (made if isinstance(made, tuple) else (made,))]
+        return [replace(c, tasks=f"{guard} ? ({c.tasks}) : 0") for c in calls] if guard else calls
 
     def call(self, k: Kernel, step: Step) -> Call:
         self.shared |= dict.fromkeys(k.needs)

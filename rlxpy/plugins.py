@@ -1,0 +1,113 @@
+"""What installed packages add, by entry point: found once, loaded at first need; a broken one is reported and skipped."""
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from contextvars import Context
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from rlxpy.errors import RlxError
+from rlxpy.notes import note_once
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+GROUPS = ("rlxpy.backends", "rlxpy.kernels", "rlxpy.ops", "rlxpy.passes", "rlxpy.quantisers")
+
+
+class Declined(Exception):
+    """Raised by a plug-in that has nothing for this machine: it is left out, with this reason, and everything else goes on."""
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """One entry point.  state: "not loaded", "loaded", "declined", "refused" (it clashes), "broken" or "shadowed"; `reason` says more."""
+
+    group: str
+    name: str
+    value: str
+    package: str
+    version: str
+    state: str = "not loaded"
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"plug-in {self.name!r} of {self.package} {self.version} ({self.group}: {self.value})"
+
+
+_lock = threading.RLock()  # a plug-in's import may look for others
+_states: dict[Plugin, Plugin] = {}
+_begun: set[str] = set()
+_done: set[str] = set()
+
+
+@cache
+def _found() -> dict[Plugin, EntryPoint]:
+    """In the order in which Python finds packages; of one name in a group the first counts, and the others are shadowed."""
+    from importlib.metadata import entry_points  # it looks into every installed package
+
+    found: dict[Plugin, EntryPoint] = {}
+    first: dict[tuple[str, str], Plugin] = {}
+    for group in GROUPS:
+        for e in entry_points(group=group):
+            p = Plugin(group, e.name, e.value, e.dist.name if e.dist else "an unknown package", e.dist.version if e.dist else "")
+            if (other := first.setdefault((group, e.name), p)) == p:
+                found[p] = e
+            else:
+                _states[p] = replace(p, state="shadowed", reason=f"{other.package} {other.version} gives {group} {e.name!r} too, and is found first")
+    return found
+
+
+def plugins() -> tuple[Plugin, ...]:
+    """Every plug-in there is, and what became of it; loads nothing."""
+    with _lock:
+        return tuple(sorted((_states.get(p, p) for p in {**_states, **_found()}), key=lambda p: (GROUPS.index(p.group), p.name, p.package)))
+
+
+def load(group: str, adopt: Callable[[str, Any], object], table: Any) -> None:
+    """Load a group's plug-ins, once a process, outside every scope.
+
+    adopt(name, thing) registers what an entry point names, or each thing that it gives when it is a function; a function may also
+    register by itself and give None.  table: the registry's dict or list, put back as it was when a plug-in fails half-way."""
+    if group in _done:
+        return
+    with _lock:
+        if group in _begun:
+            return
+        _begun.add(group)
+        for p, e in _found().items():
+            if p.group == group:
+                Context().run(_load, p, e, adopt, table)
+        _done.add(group)
+
+
+def _load(p: Plugin, e: EntryPoint, adopt: Callable[[str, Any], object], table: Any) -> None:
+    before = table.copy()
+    try:
+        for thing in things(e.load()):
+            adopt(p.name, thing)
+        _states[p] = replace(p, state="loaded")
+    except Exception as error:  # whatever a stranger's code raises
+        table.clear()
+        (table.update if isinstance(table, dict) else table.extend)(before)
+        state = "declined" if isinstance(error, Declined) else "refused" if isinstance(error, RlxError) else "broken"
+        _states[p] = replace(p, state=state, reason=str(error) if state != "broken" else f"{type(error).__name__}: {error}")
+        if state != "declined":
+            note_once(f"{p} is left out: {_states[p].reason}")
+
+
+def things(found: Any) -> Iterable[Any]:
+    """What an entry point gives: itself, or what it gives when it is a plain function."""
+    made = found() if callable(found) and getattr(type(found), "__name__", "") == "function" else found
+    return () if made is None else made if isinstance(made, (tuple, list)) else (made,)
+
+
+def forget() -> None:
+    """Look for plug-ins anew: for tests, and after a package was installed.  What was registered stays."""
+    with _lock:
+        _found.cache_clear()
+        _states.clear()
+        _begun.clear()
+        _done.clear()
