@@ -9,6 +9,11 @@ from rlxpy.exports import lazy
 
 if TYPE_CHECKING:
     from rlxpy.backends.custom import register_cpu_kernel as register_cpu_kernel
+    from rlxpy.backends.gpu.raw import (
+        CudaGpuKernel as CudaGpuKernel,
+        RocmGpuKernel as RocmGpuKernel,
+        register_gpu_kernel as register_gpu_kernel,
+    )
     from rlxpy.errors import BuildError as BuildError, CustomOpError as CustomOpError, RlxError as RlxError
     from rlxpy.extend.backend import Backend as Backend, BackendSpec as BackendSpec, Device as Device, ExecutableGraph as ExecutableGraph
     from rlxpy.extend.devices import backend_registry as backend_registry, register_backend as register_backend
@@ -71,6 +76,7 @@ if TYPE_CHECKING:
 
 _HOME = {name: module for module, names in {
     "backends.custom": "register_cpu_kernel",
+    "backends.gpu.raw": "CudaGpuKernel RocmGpuKernel register_gpu_kernel",
     "errors": "BuildError CustomOpError RlxError",
     "extend.backend": "Backend BackendSpec Device ExecutableGraph",
     "extend.devices": "backend_registry register_backend",
