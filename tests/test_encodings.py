@@ -189,6 +189,14 @@ def test_a_field_outside_its_record_is_refused() -> None:
         Encoding("bad", 1, (Plane("data", DType.U8, 1, 8),), replace(number(0, DType.I8), plane=1))
 
 
+def test_a_field_that_could_not_be_read_whole_is_refused() -> None:
+    plane = Plane("data", DType.U8, 8, 32)
+    with pytest.raises(BuildError, match=r"no bits for number 7 of a field(.|\n)*it has 8 numbers, its pieces fill 7"):
+        Encoding("bad", 8, (plane,), Field(8, stream(0, 4, 7)))
+    with pytest.raises(BuildError, match=r"a table of 15 for 16 codes(.|\n)*a code has 4 bits"):
+        Encoding("bad", 8, (plane,), Field(8, stream(0, 4, 8), table=(0.5,) * 15))
+
+
 @pytest.mark.parametrize("enc", [*ENCODINGS.values(), rotated(int8_rows(), 8)], ids=lambda e: e.name)
 def test_encodings_are_values(enc: Encoding) -> None:
     assert hash(enc) == hash(replace(enc))

@@ -24,6 +24,7 @@ from rlxpy.fusion.check_plan import check_plan
 from rlxpy.fusion.pipeline import Report, Settled, assert_fusion_clean, run, standard, tidied
 from rlxpy.fusion.plan import plan as make_plan
 from rlxpy.ir.dtypes import Array
+from rlxpy.ir.encoding import registered_encodings
 from rlxpy.ir.extension import registered_ops
 from rlxpy.ir.graph import Graph
 from rlxpy.ir.place import placed
@@ -79,7 +80,8 @@ class Session:
         return CompiledGraph(graph, plan, executable, weights, hoisted, report, self.options, self.device, self._chosen.passed_over)
 
     def _lowered(self, graph: Graph, watch: Watch | None) -> Lowered:
-        key = (graph, tuple(n.loc for n in graph), self.options, self.options.checks, registered(), tuple(registered_ops().values()), registered_libraries())
+        registries = registered(), tuple(registered_ops().values()), registered_libraries(), tuple(registered_encodings().values())
+        key = (graph, tuple(n.loc for n in graph), self.options, self.options.checks, registries)
         with self._lock:
             if key in self._plans and watch is None and settings.setting("dump") is None:
                 return self._plans[key]

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     )
     from rlxpy.flow.core import BuiltModel as BuiltModel, LayerStage as LayerStage, ModelFlow as ModelFlow, StageArtifacts as StageArtifacts
     from rlxpy.flow.ctx import FlowCtx as FlowCtx
+    from rlxpy.flow.weights import Rounded as Rounded, open_weights as open_weights
     from rlxpy.fusion.canonicalise import Canonicalise as Canonicalise
     from rlxpy.fusion.rebuild import rebuild as rebuild
     from rlxpy.ir.attrs import Attrs as Attrs
@@ -59,6 +60,18 @@ if TYPE_CHECKING:
     from rlxpy.ir.define import declare_op as declare_op, op as op
     from rlxpy.ir.dims import Dim as Dim, Shape as Shape, sym as sym
     from rlxpy.ir.dtypes import DType as DType
+    from rlxpy.ir.encoding import (
+        Encoding as Encoding,
+        Field as Field,
+        Level as Level,
+        Plane as Plane,
+        encoding_registry as encoding_registry,
+        number as number,
+        planar as planar,
+        register_encoding as register_encoding,
+        stream as stream,
+        unregister_encoding as unregister_encoding,
+    )
     from rlxpy.ir.extension import (
         OpExtension as OpExtension,
         is_op_registered as is_op_registered,
@@ -70,6 +83,7 @@ if TYPE_CHECKING:
     from rlxpy.ir.graph import Graph as Graph, Node as Node
     from rlxpy.ir.op import Op as Op
     from rlxpy.ir.pattern import RuleSet as RuleSet, rules as rules, var as var
+    from rlxpy.ir.quantize import quantize as quantize
     from rlxpy.ir.row import OpRow as OpRow, Why as Why
     from rlxpy.ir.types import TensorType as TensorType
     from rlxpy.plugins import Declined as Declined
@@ -88,6 +102,7 @@ _HOME = {name: module for module, names in {
     "extend.target": "Example Target register_target target_registry",
     "flow.core": "BuiltModel LayerStage ModelFlow StageArtifacts",
     "flow.ctx": "FlowCtx",
+    "flow.weights": "Rounded open_weights",
     "fusion.canonicalise": "Canonicalise",
     "fusion.rebuild": "rebuild",
     "ir.attrs": "Attrs",
@@ -96,10 +111,12 @@ _HOME = {name: module for module, names in {
     "ir.define": "declare_op op",
     "ir.dims": "Dim Shape sym",
     "ir.dtypes": "DType",
+    "ir.encoding": "Encoding Field Level Plane encoding_registry number planar register_encoding stream unregister_encoding",
     "ir.extension": "OpExtension is_op_registered register_op register_op_strict registry unregister_op",
     "ir.graph": "Graph Node",
     "ir.op": "Op",
     "ir.pattern": "RuleSet rules var",
+    "ir.quantize": "quantize",
     "ir.row": "OpRow Why",
     "ir.types": "TensorType",
     "plugins": "Declined",

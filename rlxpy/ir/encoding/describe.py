@@ -71,6 +71,10 @@ class Encoding:
             nbytes = self.stored[field.plane].record_nbytes
             if any(p.bytes.stop > nbytes or p.elements.stop > field.count or p.shift + p.width > 8 for p in field.pieces):
                 raise BuildError(f"encoding {self.name}: a field leaves its record", why=f"records of its plane have {nbytes} bytes")
+            if missing := set(range(field.count)) - {k for p in field.pieces for k in range(field.count)[p.elements]}:
+                raise BuildError(f"encoding {self.name}: no bits for number {min(missing)} of a field", why=f"it has {field.count} numbers, its pieces fill {field.count - len(missing)}")
+            if field.table and len(field.table) < 2**field.bits:
+                raise BuildError(f"encoding {self.name}: a table of {len(field.table)} for {2**field.bits} codes", why=f"a code has {field.bits} bits", fix="name a value for every code")
 
     @property
     def fields(self) -> tuple[Field, ...]:
