@@ -92,9 +92,9 @@ def in_numpy(x: Any, cap: float) -> Any: return np.tanh(x / x.dtype.type(cap)) *
 
 IN_C = """
 /* also: void rlx_custom(int nobody) */
-static x_t capped(x_t v, x_t cap) { return rlx_tanh(v / cap) * cap; }
-void rlx_custom(const x_t *x, out_t *out, i64 out_numel, double cap) {
-  for (i64 i = 0; i < out_numel; i++) out[i] = capped(x[i], (x_t)cap);
+static x_type capped(x_type v, x_type cap) { return rlx_tanh(v / cap) * cap; }
+void rlx_custom(const x_type *x, out_type *out, i64 out_numel, double cap) {
+  for (i64 i = 0; i < out_numel; i++) out[i] = capped(x[i], (x_type)cap);
 }
 """
 ROUTES: tuple[tuple[str, Any], ...] = (("lowering", None), ("numpy", in_numpy), ("c", IN_C))
@@ -287,6 +287,8 @@ def test_a_kernel_for_an_op_that_nobody_registered() -> None:
         register_cpu_kernel("acme.softcab", in_numpy)
     with pytest.raises(HookMismatch, match="named out"):
         register_cpu_kernel(declare_op("acme.named")(lambda out: out), ADD)
+    with pytest.raises(HookMismatch, match=r"asks for x_numel\n(.*\n)*.*two things"):
+        register_cpu_kernel(declare_op("acme.named")(lambda x, x_numel: x), "void rlx_custom(float *out, i64 x_numel) {}")
 
 
 BROKEN: list[tuple[str, str, str]] = [  # C that a compiler refuses, and a word of what it says

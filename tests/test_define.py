@@ -187,6 +187,11 @@ REFUSED: list[tuple[str, Callable[[], Any], str]] = [
     ("parameters that are no dataclass of ours", lambda: row(attrs=dict), r"made from Attrs"),
     ("a rule that is no function", lambda: row(shape=(3, 4)), r"shape is \(3, 4\)"),
     ("no row", lambda: 3, r"has no row"),
+    ("a shape without a return", lambda: row(shape=lambda x, n: None), r"rules of acme.foo give no type\n(.*\n)*.*shape gives None"),
+    ("a type where a shape is wanted", lambda: row(shape=lambda x, n: x), r"rules of acme.foo give no type"),
+    ("a dtype as text", lambda: row(dtype=lambda x, n: "f32"), r"dtype gives 'f32'"),
+    ("two shapes of one dtype", lambda: row(shape=lambda x, n: [x.shape, x.shape]), r"rules of acme.foo disagree"),
+    ("whole types that are shapes", lambda: row(shape=lambda x, n: x.shape, dtype=None), r"type rule of acme.foo gives no type\n(.*\n)*.*it gives \(4, 4\)"),
 ]
 
 
@@ -198,6 +203,12 @@ def test_a_hook_that_does_not_fit_is_refused_when_it_is_registered(make: Callabl
     assert e.value.why
     assert e.value.fix
     assert not is_op_registered("acme.foo")
+
+
+@pytest.mark.parametrize("inputs", ["xy", ("x", "x"), ("1",), ["x"], (3,)])
+def test_names_of_inputs_are_names(inputs: Any) -> None:
+    with pytest.raises(HookMismatch, match="no tuple of different names"):
+        register_op(OpExtension("acme.foo", row(), inputs))
 
 
 def test_hooks_that_fit_are_taken() -> None:
@@ -216,6 +227,11 @@ SIGNATURES: list[tuple[str, Callable[[], Any], str]] = [
     ("swapped inputs in a hook", lambda: op("acme.foo", vjp=lambda dy, z, y, x: (dy, dy))(lambda x, y: x + y), r"y would be x, x would be y"),
     ("a hook without the parameter", lambda: op("acme.foo", vjp=lambda dy, y, x: (dy,))(softcap), r"vjp\(dy, y, x, cap=..\)"),
     ("not a function", lambda: op("acme.foo")(3), r"made from int"),  # type: ignore[arg-type]
+    ("a body without a return", lambda: op("acme.foo")(lambda x: None), r"the body gives NoneType"),
+    ("a body that gives a list", lambda: op("acme.foo")(lambda x: [x, x]), r"the body gives list"),
+    ("a body that gives nothing", lambda: op("acme.foo")(lambda x: ()), r"an empty tuple"),
+    ("types without a return", lambda: declare_op("acme.foo")(lambda x: None), r"type rule of acme.foo gives no type\n(.*\n)*.*it gives None"),
+    ("no types", lambda: declare_op("acme.foo")(lambda x: ()), r"type rule of acme.foo gives no type"),
     ("types that are none", lambda: one(declare_op("acme.bar")(lambda x: x.shape)), r"type rule of acme.bar gives no type"),
 ]
 

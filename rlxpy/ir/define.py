@@ -9,7 +9,7 @@ from typing import Any
 
 from rlxpy.errors import BuildError, HookMismatch, RlxError
 from rlxpy.ir.attrs import Attrs
-from rlxpy.ir.builder import Builder
+from rlxpy.ir.builder import Builder, Value
 from rlxpy.ir.dtypes import DType, dtype
 from rlxpy.ir.extension import OpExtension, check_name, register_op
 from rlxpy.ir.graph import Graph
@@ -128,7 +128,11 @@ class _Body:
         b = Builder(self.name)
         try:
             made = self.lower(*(b.input(f"x{k}", *t) for k, t in enumerate(types)), **params)
-            return b.finish(*(made if isinstance(made, tuple) else (made,))), isinstance(made, tuple)
+            results = made if isinstance(made, tuple) else (made,)
+            if not results or not all(isinstance(v, Value) for v in results):
+                raise HookMismatch(f"the body gives {', '.join(type(v).__name__ for v in results) or 'an empty tuple'}", why="a Value is wanted, or a tuple of several",
+                                   fix="return the result; wrap a number: x.builder.const(...)")
+            return b.finish(*results), isinstance(made, tuple)
         except RlxError as e:
             raise type(e)(e.what, why="; ".join(filter(None, (e.why, f"inside the op, {e.where}" if e.where else ""))), fix=e.fix) from None
         except Exception as e:

@@ -16,7 +16,7 @@ from rlxpy.ir.place import Loc, caller, placed
 from rlxpy.ir.row import OpRow
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class OpExtension:
     """A row with a name of the form "vendor.op" (the dot keeps built-in names free).  Call it: `SOFTCAP(x, cap=30.0)`.
 
@@ -28,6 +28,9 @@ class OpExtension:
     inputs: tuple[str, ...] = ()
     kernels: Mapping[str, Any] = field(default_factory=dict)
     where: Loc = field(default_factory=caller)
+
+    def __repr__(self) -> str:
+        return f"OpExtension({self.name!r})"
 
     @placed
     def __call__(self, *xs: Any, **params: Any) -> Any:

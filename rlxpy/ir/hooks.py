@@ -21,6 +21,8 @@ SHAPES = ((4, 4), (4,), (), (2, 4, 4))
 def check(name: str, row: OpRow, inputs: Sequence[str]) -> None:
     """inputs: their names, where they are known.  Raises HookMismatch, with both signatures or both types."""
     _check_row(name, row)
+    if not isinstance(inputs, tuple) or not all(isinstance(n, str) and n.isidentifier() for n in inputs) or len(set(inputs)) < len(inputs):
+        raise HookMismatch(f"{name}: inputs {inputs!r:.100}", why="they are no tuple of different names", fix="as in inputs=('x', 'scale')")
     for hook in LEADING:
         cell = getattr(row, hook, None)
         if callable(cell):
@@ -106,6 +108,8 @@ def _trial(name: str, row: OpRow) -> None:
             continue
         try:
             made = cell(*leading, *xs, **attrs.params())
+        except HookMismatch:
+            raise
         except Exception:  # the inputs may be such that it rightly refuses them
             continue
         check_results(name, hook, made, types, results)
@@ -123,6 +127,8 @@ def _accepted(name: str, row: OpRow) -> Iterator[tuple[tuple[TensorType, ...], A
         try:
             attrs = row.attrs(**defaults)
             yield types, attrs, row.infer(name, types, attrs)
+        except HookMismatch:  # whatever the inputs, a rule gives types
+            raise
         except Exception:  # these inputs are not for it
             continue
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from rlxpy.errors import ArityMismatch, BuildError, RlxError
+from rlxpy.errors import ArityMismatch, BuildError, HookMismatch, RlxError
 from rlxpy.ir.attrs import Attrs
 from rlxpy.ir.dims import SymDim
 from rlxpy.ir.dtypes import DType
@@ -119,19 +119,19 @@ def paired(name: str, shapes: Any, dtypes: Any) -> tuple[TensorType, ...]:
     """What a shape rule and a dtype rule gave, as types.  Raises BuildError."""
     many = isinstance(shapes, list)
     if many != isinstance(dtypes, list) or (many and len(shapes) != len(dtypes)):
-        raise BuildError(f"the rules of {name} disagree", why=f"shape gives {shapes!r}, dtype gives {dtypes!r}", fix="for several outputs give two lists of one length")
+        raise HookMismatch(f"the rules of {name} disagree", why=f"shape gives {shapes!r}, dtype gives {dtypes!r}", fix="for several outputs give two lists of one length")
     for shape, d in zip(shapes, dtypes, strict=True) if many else ((shapes, dtypes),):
         if not _is_shape(shape) or not isinstance(d, DType):
-            raise BuildError(f"the rules of {name} give no type", why=f"shape gives {shape!r}, dtype gives {d!r}", fix="give a tuple of sizes and a DType")
+            raise HookMismatch(f"the rules of {name} give no type", why=f"shape gives {shape!r}, dtype gives {d!r}", fix="give a tuple of sizes and a DType")
     return tuple(map(TensorType, shapes, dtypes)) if many else (TensorType(shapes, dtypes),)
 
 
 def typed(name: str, made: Any) -> tuple[TensorType, ...]:
     """What a rule for whole types gave.  Raises BuildError."""
     types = (made,) if isinstance(made, TensorType) or not isinstance(made, (tuple, list)) else tuple(made)
-    for t in types:
+    for t in types or (None,):
         if not isinstance(t, TensorType) or not _is_shape(t.shape) or not isinstance(t.dtype, DType):
-            raise BuildError(f"the type rule of {name} gives no type", why=f"it gives {made!r:.200}", fix="return TensorType(shape, dtype), or several in a tuple")
+            raise HookMismatch(f"the type rule of {name} gives no type", why=f"it gives {made!r:.200}", fix="return TensorType(shape, dtype), or several in a tuple")
     return types
 
 

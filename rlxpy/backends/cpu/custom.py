@@ -47,7 +47,9 @@ class CFunction:
         kinds = field_types(self.attrs)
         if taken := [n for n in (*self.inputs, *kinds) if OUTPUT.match(n)]:
             raise HookMismatch(f"{self.op} has an input or parameter named {', '.join(taken)}", why="in a C kernel that is its result", fix="name it otherwise")
-        known = {*kinds, *(f"{k}_count" for k in kinds), *(f"{n}{s}" for n in self.inputs for s in SUFFIXES), "inputs", "inputs_count"}
+        known = [*kinds, *(f"{k}_count" for k in kinds), *(f"{n}{s}" for n in self.inputs for s in SUFFIXES), "inputs", "inputs_count"]
+        if several := [p for p in self.parameters if known.count(p) > 1]:
+            raise HookMismatch(f"the C kernel of {self.op} asks for {', '.join(several)}", why="that may be two things", fix="rename an input or a parameter of the op")
         unknown = [p for p in self.parameters if p not in known and not OUTPUT.match(p) and not re.match(r"x\d+(_numel|_rank|_shape)?$", p)]
         if unknown:
             raise HookMismatch(f"the C kernel of {self.op} asks for {', '.join(unknown)}", why=f"its parameters are {', '.join(self.parameters)}",
@@ -84,7 +86,7 @@ class CFunction:
         return CLaunch(self, self._unit(places, ins, outs), tuple(asked))
 
     def _unit(self, places: Sequence[str], ins: Sequence[TensorType], outs: Sequence[TensorType]) -> str:
-        typed = "\n".join(f"typedef {ctext.storage(t.dtype)} {name}_t;" for name, t in (*zip(input_names(self.inputs, len(ins)), ins, strict=True), *named(outs)))
+        typed = "\n".join(f"typedef {ctext.storage(t.dtype)} {name}_type;" for name, t in (*zip(input_names(self.inputs, len(ins)), ins, strict=True), *named(outs)))
         call = f"{self.entry_point}({', '.join(places)});"
         return f"{prelude()}\n{typed}\n{self.source}\nRLX_EXPORT void rlx_call(void *const *p, const i64 *n, const f64 *r) {{ (void)p; (void)n; (void)r; {call} }}\n"
 
