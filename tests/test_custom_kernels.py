@@ -196,6 +196,30 @@ def test_a_kernel_is_forgotten_with_its_scope() -> None:
     assert extension("acme.softcap") is ext
 
 
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_compiled_graph_keeps_the_ops_it_was_compiled_with(wait: bool) -> None:
+    """Also those that only the graphs of its loops name."""
+    def build() -> Graph:
+        ext = declare_op("acme.scale")(lambda x: x)
+        register_cpu_kernel(ext, lambda x: x * np.float32(2))
+        return one(lambda x: (ext(x), scan(lambda c, row: (ext(c) + row, None), x[0], x)[0]))
+
+    with registry():
+        compiled = [compile(build(), device=device, wait=wait) for device in DEVICES]
+    loop = X[0]
+    for row in X:
+        loop = loop * 2 + row
+    for other in (False, True):
+        if other:
+            register_cpu_kernel(declare_op("acme.scale")(lambda x: x), lambda x: x * np.float32(3))
+        for f in compiled:
+            if other:
+                f.wait()
+            scaled, looped = f(X)
+            assert_array_equal(scaled, X * 2)
+            assert_allclose(looped, loop, rtol=1e-6)
+
+
 # ---- what a C function may ask for ---------------------------------------------------------------------------------
 @compiles
 def test_shapes_ranks_and_every_kind_of_parameter() -> None:

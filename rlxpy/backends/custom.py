@@ -13,9 +13,9 @@ from rlxpy.extend.kernels import Choice, HostLaunch, KernelRow, Refusal
 from rlxpy.ir import hooks
 from rlxpy.ir.attrs import field_types
 from rlxpy.ir.dtypes import Array, dtype
-from rlxpy.ir.extension import OpExtension, extension, register_op
+from rlxpy.ir.extension import OpExtension, extension, register_op, registered_ops, registry
 from rlxpy.ir.graph import Graph, Node
-from rlxpy.ir.op import Op
+from rlxpy.ir.op import CONTROL, Op
 from rlxpy.ir.place import caller, placed
 from rlxpy.ir.row import OpRow
 from rlxpy.ir.types import TensorType
@@ -131,8 +131,17 @@ def _language(kernel: CpuKernel) -> str:
     return "numpy" if isinstance(kernel, NumpyFunction) else "c"
 
 
-def ready(launch: HostLaunch) -> HostLaunch:
-    """A host row's launch with nothing left to compile.  Raises CompileError."""
+def ready(launch: HostLaunch, node: Node) -> HostLaunch:
+    """A host row's launch with nothing left to compile, and with the ops that the node's graphs name as they are now.  Raises CompileError."""
     if prepare := getattr(launch, "prepare", None):
         prepare()
-    return launch
+    return partial(_with_ops, launch=launch, ops=registered_ops()) if _names_ops(node) else launch
+
+
+def _names_ops(node: Node) -> bool:
+    return node.op in CONTROL and any(n.op is Op.CUSTOM or _names_ops(n) for _, body in node.attrs.graphs() for n in body)
+
+
+def _with_ops(ins: Sequence[Array], outs: Sequence[Array], attrs: Mapping[str, Any], launch: HostLaunch, ops: Mapping[str, OpExtension]) -> None:
+    with registry(ops):
+        launch(ins, outs, attrs)

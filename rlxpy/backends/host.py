@@ -95,7 +95,7 @@ def host_launch(graph: Graph, step: Step, row: KernelRow | None = None) -> HostL
     row, params = step.choice.row or row, dict(step.choice.params)
     assert row is not None, "the host tier is made of rows"
     assert callable(row.launch), "of NumPy functions"
-    launch = ready(row.launch)
+    launch = ready(row.launch, step.node)
     return HostCall(row, params, row.init(graph, step.node) if row.init else None) if params or row.init or row.fini else launch
 
 

@@ -53,9 +53,9 @@ _scopes: ContextVar[tuple[dict[str, OpExtension], ...]] = ContextVar("rlxpy_ops"
 
 
 @contextmanager
-def registry() -> Iterator[None]:
-    """Ops registered inside the block are forgotten at its end; per thread and per task."""
-    token = _scopes.set((*_scopes.get(), {}))
+def registry(ops: Mapping[str, OpExtension] | None = None) -> Iterator[None]:
+    """Ops registered inside the block, and `ops` by name, are forgotten at its end; per thread and per task."""
+    token = _scopes.set((*_scopes.get(), dict(ops or {})))
     try:
         yield
     finally:
