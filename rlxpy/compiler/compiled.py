@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -124,6 +125,12 @@ class CompiledGraph:
                 fresh[name] = params[name]
             self._executable.set_params(fresh)
             self._params = params
+
+    def save(self, path: str | Path) -> None:
+        """One file with graph, weights as they are now, options and extension ops, for `rlxpy.load`; no state.  Raises LoadError."""
+        from rlxpy.compiler.saved import save
+
+        save(self.source, self._params, self.options, path)
 
     # ---- asking
     @property
