@@ -111,6 +111,18 @@ def test_a_mistake_inside_a_body_names_both_lines() -> None:
         one(wrong)
 
 
+def test_an_op_made_of_itself_ends_or_is_told_once() -> None:
+    op("acme.endless")(lambda x: x.builder.custom_op("acme.endless", x + 1.0))
+    with pytest.raises(BuildError, match=r"^acme.endless\(f32\[3,4\]\): the body of acme.endless never ends\n  at: .*test_define.py") as e:
+        one(lambda x: x.builder.custom_op("acme.endless", x))
+    assert e.value.what.count("acme.endless") == 2
+
+    @op("acme.halves")
+    def halves(x: Any, n: int) -> Any: return x if n == 0 else halves(x / 2.0, n - 1)
+
+    assert_array_equal(compile(one(lambda x: halves(x, 5))).run(X), X / 32)
+
+
 # ---- parameters survive the text form ------------------------------------------------------------------------------
 KINDS: tuple[tuple[str, Any, Any], ...] = (
     ("int", np.int64(3), 4), ("int", True, 0), ("float", 1, 0.5), ("bool", True, False), ("str", "a 'b' // {c}", "d"), ("DType", "f16", "i8"), ("Dim", sym("S", 1, 9) + 1, 3),

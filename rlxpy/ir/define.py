@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field, make_dataclass
 from functools import lru_cache
 from typing import Any
@@ -22,6 +23,8 @@ from rlxpy.ir.types import TensorType
 VALUES = {"", "Value", "TensorType", "Array", "Any", "Value | None", "TensorType | None", "Array | None"}  # annotations of inputs
 OPAQUE = Why("its author gave its types, and kernels")
 Dtypes = tuple[frozenset[DType], ...]
+DEEPEST = 100  # bodies inside bodies
+_depth: ContextVar[int] = ContextVar("rlxpy_bodies", default=0)
 
 
 def op(name: str, *, vjp: Any = None, jvp: Any = None, vmap: Any = None, dtypes: Dtypes = (ANYTHING,)) -> Callable[[Callable[..., Any]], OpExtension]:
@@ -125,18 +128,27 @@ class _Body:
 
     def graph(self, types: Sequence[TensorType], params: dict[str, Any]) -> tuple[Graph, bool]:
         """The body for inputs of these types, and whether it gives a tuple.  Raises BuildError naming the line of the body."""
-        b = Builder(self.name)
+        b, depth = Builder(self.name), _depth.get()
+        token = _depth.set(depth + 1)
         try:
+            if depth >= DEEPEST:
+                raise RecursionError
             made = self.lower(*(b.input(f"x{k}", *t) for k, t in enumerate(types)), **params)
             results = made if isinstance(made, tuple) else (made,)
             if not results or not all(isinstance(v, Value) for v in results):
                 raise HookMismatch(f"the body gives {', '.join(type(v).__name__ for v in results) or 'an empty tuple'}", why="a Value is wanted, or a tuple of several",
                                    fix="return the result; wrap a number: x.builder.const(...)")
             return b.finish(*results), isinstance(made, tuple)
+        except RecursionError:
+            if depth:
+                raise
+            raise BuildError(f"the body of {self.name} never ends", why=f"there is always another op of this kind inside, {DEEPEST} deep", fix="make an op of simpler ones, never of itself") from None
         except RlxError as e:
             raise type(e)(e.what, why="; ".join(filter(None, (e.why, f"inside the op, {e.where}" if e.where else ""))), fix=e.fix) from None
         except Exception as e:
             raise BuildError(f"the body of {self.name} failed", why=f"{type(e).__name__}: {e}", fix="a body takes Values and gives Values") from e
+        finally:
+            _depth.reset(token)
 
     def types(self, *ts: TensorType, **params: Any) -> tuple[TensorType, ...]:
         return self.graph(ts, params)[0].output_types

@@ -98,6 +98,8 @@ class OpRow:
             dtypes = self.dtype(*ts, **params) if self.dtype else None
         except RlxError as e:
             raise e.at("", prefix=f"{name}({', '.join(map(str, ts))}): ") from None
+        except RecursionError:  # of an op made of itself: told once, by its outermost call
+            raise
         except Exception as e:  # whatever an extension's rule raises
             raise BuildError(f"the shape or dtype rule of {name} failed", why=f"{type(e).__name__}: {e}", fix="give a tuple of sizes and a DType, or raise BuildError") from e
         return typed(name, shapes) if self.dtype is None else paired(name, shapes, dtypes)
