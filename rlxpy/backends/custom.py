@@ -11,7 +11,7 @@ import numpy as np
 from rlxpy.errors import HookMismatch
 from rlxpy.extend.kernels import Choice, HostLaunch, KernelRow, Refusal
 from rlxpy.ir import hooks
-from rlxpy.ir.attrs import field_types
+from rlxpy.ir.attrs import Attrs, field_types
 from rlxpy.ir.dtypes import Array, dtype
 from rlxpy.ir.extension import OpExtension, extension, register_op, registered_ops, registry
 from rlxpy.ir.graph import Graph, Node
@@ -29,7 +29,7 @@ class CpuKernel(Protocol):
     def missing(self) -> str | None:
         """Why it cannot run here."""
 
-    def launcher(self, ins: Sequence[TensorType], outs: Sequence[TensorType], params: Mapping[str, Any]) -> HostLaunch: ...
+    def launcher(self, ins: tuple[TensorType, ...], outs: tuple[TensorType, ...], attrs: Attrs) -> HostLaunch: ...
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class NumpyFunction:
     def missing(self) -> None:
         return None
 
-    def launcher(self, ins: Sequence[TensorType], outs: Sequence[TensorType], params: Mapping[str, Any]) -> HostLaunch:
+    def launcher(self, ins: tuple[TensorType, ...], outs: tuple[TensorType, ...], attrs: Attrs) -> HostLaunch:
         return partial(fill, f=self.f)
 
 
@@ -63,10 +63,10 @@ class Meaning:
     kernel: CpuKernel
 
     def __call__(self, *arrays: Any, **params: Any) -> Any:
-        ins = [TensorType(a.shape, dtype(a.dtype)) for a in arrays]
-        types = self.row.infer(self.name, ins, self.row.attrs(**params))
+        ins, attrs = tuple(TensorType(a.shape, dtype(a.dtype)) for a in arrays), self.row.attrs(**params)
+        types = self.row.infer(self.name, ins, attrs)
         outs = tuple(np.empty(t.shape, t.dtype.numpy) for t in types)
-        self.kernel.launcher(ins, types, params)(arrays, outs, params)
+        self.kernel.launcher(ins, types, attrs)(arrays, outs, params)
         return outs[0] if len(outs) == 1 else outs
 
 
@@ -123,8 +123,8 @@ def extension_row(graph: Graph, node: Node) -> KernelRow | None:
 
 
 def _row(graph: Graph, node: Node, kernel: CpuKernel, language: str = "") -> KernelRow:
-    ins = [graph.type(r) for r in node.inputs]
-    return KernelRow(".".join(filter(None, (node.label, language))), node.op, kernel.launcher(ins, node.types, node.attrs.params()), kind=node.kind, doc=node.row.doc)
+    ins = tuple(graph.type(r) for r in node.inputs)
+    return KernelRow(".".join(filter(None, (node.label, language))), node.op, kernel.launcher(ins, node.types, node.attrs), kind=node.kind, doc=node.row.doc)
 
 
 def _language(kernel: CpuKernel) -> str:

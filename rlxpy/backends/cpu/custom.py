@@ -71,9 +71,10 @@ class CFunction:
         found = find_compiler()
         return found if isinstance(found, str) else None
 
-    def launcher(self, ins: Sequence[TensorType], outs: Sequence[TensorType], params: Mapping[str, Any]) -> CLaunch:
+    @lru_cache(maxsize=256)  # noqa: B019 (kernels are few, and live as long as their op)
+    def launcher(self, ins: tuple[TensorType, ...], outs: tuple[TensorType, ...], attrs: Attrs) -> CLaunch:
         """For operands of these types; sizes may still change from call to call."""
-        given = arguments(self.inputs, ins, outs, field_types(self.attrs), params)
+        given = arguments(self.inputs, ins, outs, field_types(self.attrs), attrs.params())
         if lacking := [p for p in self.parameters if p not in given]:
             raise HookMismatch(f"the C kernel of {self.op} asks for {', '.join(lacking)}", where=self.where,
                                why=f"of {', '.join(map(str, ins)) or 'no inputs'} to {', '.join(map(str, outs))} there are {', '.join(given)}", fix="ask for these")
