@@ -1,20 +1,26 @@
 """Kernel libraries of others: the hierarchy, what one row may ask, bands, refusals with their reasons, and what a library may not be."""
 from __future__ import annotations
 
+import gc
+import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from rlxpy import Builder, CompileOptions, DType, Graph, Op, Session, compile, sym
+from rlxpy import Builder, CompileOptions, DType, Graph, Op, Session, compile, show, sym
 from rlxpy.backends.cpu.backend import Cpu
 from rlxpy.backends.reference import Reference
+from rlxpy.cli import why
+from rlxpy.cli.app import app
 from rlxpy.compiler.session import served
-from rlxpy.errors import AbiMismatch, InputError, RegistryError, SchemaConflict
-from rlxpy.extend.backend import BackendSpec
+from rlxpy.errors import AbiMismatch, InputError, LegaliseError, RegistryError, SchemaConflict
+from rlxpy.extend.backend import BackendSpec, Device
 from rlxpy.extend.bands import narrowed
 from rlxpy.extend.kernels import (
     Choice,
@@ -30,10 +36,12 @@ from rlxpy.extend.kernels import (
 )
 from rlxpy.extend.libraries import kernel_registry, register_kernel_library, registered_libraries, unregister_kernel_library
 from rlxpy.extend.schema import OpSchema, Param
+from rlxpy.fusion.pipeline import run, standard
 from rlxpy.ir.dims import Dim
 from rlxpy.ir.dtypes import Array
 
 DEVICES = ["reference", "cpu"]
+assert why, "its command is registered"
 
 
 @pytest.fixture(autouse=True)
@@ -330,3 +338,72 @@ WRONG: tuple[tuple[Callable[[], Any], type[Exception], str], ...] = (
 def test_what_cannot_be_a_library_is_told_when_it_is_made(make: Callable[[], Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         make()
+
+
+# ---- asking why ----------------------------------------------------------------------------------------------------
+def test_the_report_has_every_row_of_an_op_with_the_reason_it_lost() -> None:
+    lib("mine", row(5, Constraint("M", "LE", 8), op=Op.MATMUL, name="small", describe=lambda g, n: f"for {g.type(n.inputs[0])}"), row(6, Constraint("x.dtype", "EQ", "f16"), op=Op.MATMUL, name="half"))
+    f = compile(matmul(T, 6, 4), device="reference")
+    (node,) = f.selection().nodes
+    small, large = node.decisions
+    assert (small.when, small.winner, small.does) == ((("T", 1, 8),), "mine/small", "for f32[T,6]")
+    assert small.lost == (("mine/half", "x.dtype EQ f16: x.dtype = f32"), ("reference/matmul", "mine/small comes first"))
+    assert (large.when, large.winner) == ((("T", 9, 40),), "reference/matmul")
+    assert large.lost == (("mine/small", "M LE 8: M = T"), ("mine/half", "x.dtype EQ f16: x.dtype = f32"))
+    assert "T in 9..40: reference/matmul [kernel]" in f.explain()
+    assert "not mine/half: x.dtype EQ f16: x.dtype = f32" in f.explain()
+    assert f.selection().of("matmul").nodes == f.selection().of(f"%{node.node}").nodes == (node,)
+    assert f.selection().of("exp").nodes == ()
+
+
+def test_equal_decisions_are_told_once() -> None:
+    f = compile(graph_of(lambda x: x.softmax(axis=0).softmax(axis=0).softmax(axis=0), (3, 4)), device="reference")
+    assert str(f.selection()).count("reference/softmax") == 1
+    assert "and 2 more like it" in str(f.selection())
+
+
+def test_rlx_why_prints_and_picks(tmp_path: Path) -> None:
+    file = tmp_path / "g.rlx"
+    file.write_text(show(matmul()))
+    lib("mine", row(5, Constraint("K", "DIV", 128), op=Op.MATMUL, name="deep"))
+    done = CliRunner().invoke(app, ["why", str(file), "--device", "reference"])
+    assert done.exit_code == 0, done.output
+    assert "    not mine/deep: K DIV 128: K = 4160" in done.stdout
+    picked = json.loads(CliRunner().invoke(app, ["why", str(file), "--device", "reference", "--node", "matmul", "--kernels", "builtin", "--json"]).stdout)
+    assert [d["winner"] for n in picked["nodes"] for d in n["decisions"]] == ["reference/matmul"]
+    missing = CliRunner().invoke(app, ["why", str(file), "--device", "reference", "--node", "exp"])
+    assert missing.exit_code == 1
+    assert "no node 'exp' is launched" in missing.output
+
+
+def test_all_that_is_missing_is_told_at_once_before_anything_is_compiled() -> None:
+    only = (row(1, Constraint("x.dtype", "EQ", "f16"), op=Op.MATMUL, name="half"), *(KernelRow(op.text, op, "") for op in (Op.NEG,)))
+    spec = BackendSpec(Device("toy"), KernelSearchPath((KernelLibrary("toy", only),)))
+    with pytest.raises(LegaliseError) as e:
+        run(graph_of(lambda x, w: (x @ w).sort()[0].neg(), (2, 3), (3, 4)), standard(spec))
+    assert "toy cannot run 2 nodes" in str(e.value)
+    assert "toy/half refuses: x.dtype EQ f16: x.dtype = f32" in str(e.value)
+    assert "no kernel row serves sort" in str(e.value)
+
+
+# ---- hooks ---------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("device", DEVICES)
+def test_init_is_called_for_each_executable_and_fini_when_it_is_gone(device: str) -> None:
+    told: list[str] = []
+
+    def init(graph: Graph, node: Any) -> list[int]:
+        told.append(f"init {graph.type(node.inputs[0])}")
+        return []
+
+    def launch(ins: Sequence[Array], outs: Sequence[Array], attrs: Mapping[str, Any]) -> None:
+        attrs["state"].append(1)
+        outs[0][...] = len(attrs["state"])
+    lib("mine", KernelRow("counts", Op.EXP, launch, init=init, fini=lambda state: told.append(f"fini after {len(state)}")))
+    f = compile(exp(2), device=device)
+    x = np.zeros(2, np.float32)
+    assert [float(f(x)[0]) for _ in range(3)] == [1, 2, 3]
+    assert set(told) <= {"init f32[2]", "fini after 0"}, "the tier before compiled code has a state of its own"
+    del f
+    gc.collect()
+    assert told.count("fini after 3") == 1
+    assert told.count("init f32[2]") == sum(t.startswith("fini") for t in told)

@@ -12,8 +12,9 @@ from rlxpy.compiler.arrays import check_outputs, check_param, gather_inputs
 from rlxpy.compiler.hoist import Hoisted
 from rlxpy.compiler.options import CompileOptions
 from rlxpy.errors import InputError, nearest
-from rlxpy.extend.backend import ExecutableGraph, Profiles, Span, Tiered
+from rlxpy.extend.backend import BackendSpec, ExecutableGraph, Profiles, Span, Tiered
 from rlxpy.extend.plan import Plan, Space
+from rlxpy.extend.selection import SelectionReport, selection
 from rlxpy.fusion.pipeline import FusionReport, Report, fusion_report
 from rlxpy.ir.dims import Symbol, at, lower
 from rlxpy.ir.dtypes import Array
@@ -30,8 +31,8 @@ class CompiledGraph:
     raises leaves its state as it was."""
 
     def __init__(self, source: Graph, plan: Plan, executable: ExecutableGraph, params: Mapping[str, Array], hoisted: tuple[Hoisted, ...],
-                 report: Report, options: CompileOptions, device: str, passed_over: tuple[str, ...]) -> None:
-        self.source, self.plan, self.options, self.device, self.report = source, plan, options, device, report
+                 report: Report, options: CompileOptions, spec: BackendSpec, passed_over: tuple[str, ...]) -> None:
+        self.source, self.plan, self.options, self.spec, self.report = source, plan, options, spec, report
         self.passed_over = passed_over  # devices asked for before this one, and why they cannot run
         self._executable, self._hoisted = executable, hoisted
         self._params = dict(params)
@@ -155,6 +156,14 @@ class CompiledGraph:
         packed = {"packed_nbytes": self._executable.packed_nbytes} if isinstance(self._executable, Tiered) else {}
         return {f"{s.value}_nbytes": self.plan.nbytes[s] for s in (Space.ARENA, Space.INPUT, Space.STATE, Space.PARAM, Space.CONST)} | packed
 
+    @property
+    def device(self) -> str:
+        return self.spec.device.name
+
+    def selection(self) -> SelectionReport:
+        """For each node and band of sizes the kernel row that won, and why no other did."""
+        return selection(self.plan, self.spec)
+
     def dispatch(self) -> list[dict[str, object]]:
         """One row a launch: node, op, kernel, tier, place, user's line."""
         return self.plan.table()
@@ -166,6 +175,5 @@ class CompiledGraph:
         lines += [f"  {r.name}: {r.nodes_before} -> {r.nodes_after} nodes, {r.seconds * 1e3:.1f} ms" for r in self.report.runs]
         lines += ["notes", *(f"  {n}" for n in self.report.notes)]
         lines += ["launches", *(f"  {row['node']} {row['op']} : {row['type']} by {row['kernel']}" for row in self.dispatch())]
-        for s in self.plan.steps:
-            lines += [f"  {s.node.label}: {name} lost, {why}" for name, why in s.choice.lost]
+        lines += ["selection", *(f"  {line}" for line in str(self.selection()).splitlines())]
         return "\n".join([*lines, "memory", *(f"  {k} {v}" for k, v in self.memory().items())])

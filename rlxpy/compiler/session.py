@@ -57,7 +57,7 @@ class Session:
                              fix="options=CompileOptions(...)")
         self.options = options or CompileOptions()
         self.plans_made = 0
-        self._plans: dict[Any, Lowered] = {}
+        self._plans: dict[Any, tuple[Lowered, BackendSpec]] = {}
         self._lock = threading.RLock()  # a watcher may compile
 
     @property
@@ -70,22 +70,23 @@ class Session:
         if not isinstance(graph, Graph):
             raise InputError(f"compile takes a Graph, not {type(graph).__name__}", fix="builder.finish(y) and model.graph are graphs")
         weights = weights_of(graph, {} if params is None else params)
-        plan, hoisted, report = self._lowered(graph, watch)
+        (plan, hoisted, report), spec = self._lowered(graph, watch)
         checks = self.options.checks
         runtime = dict(weights) | {h.name: h.compute(weights) for h in hoisted}
         executable = self._chosen.backend.load(plan, {n.name: runtime[n.name] for n in plan.graph.params}, debug=checks)
         if isinstance(executable, Tiered):
             wait = settings.setting("wait") if wait is None else wait
             executable.wait() if wait else executable.start()
-        return CompiledGraph(graph, plan, executable, weights, hoisted, report, self.options, self.device, self._chosen.passed_over)
+        return CompiledGraph(graph, plan, executable, weights, hoisted, report, self.options, spec, self._chosen.passed_over)
 
-    def _lowered(self, graph: Graph, watch: Watch | None) -> Lowered:
+    def _lowered(self, graph: Graph, watch: Watch | None) -> tuple[Lowered, BackendSpec]:
         registries = registered(), tuple(registered_ops().values()), registered_libraries(), tuple(registered_encodings().values())
         key = (graph, tuple(n.loc for n in graph), self.options, self.options.checks, registries)
         with self._lock:
             if key in self._plans and watch is None and settings.setting("dump") is None:
                 return self._plans[key]
-            made = lower(graph, self._spec(), self.options, watch)
+            spec = self._spec()
+            made = lower(graph, spec, self.options, watch), spec
             self.plans_made += 1
             while len(self._plans) >= KEPT_PLANS:
                 del self._plans[next(iter(self._plans))]

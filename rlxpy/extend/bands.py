@@ -74,8 +74,7 @@ def bands(path: KernelSearchPath, graph: Graph, node: Node, device: Mapping[str,
     if not found or prod(len(v) + 1 for v in found.values()) > MOST_BANDS:
         return ()
     parts = product(*(tuple(cut(s, starts)) for s, starts in found.items()))
-    symbols = {s.name: s for s in found}
-    return tuple(Band(when, resolve(*_narrowed(graph, node, symbols, when))) for when in parts)
+    return tuple(Band(when, resolve(*within(graph, node, when))) for when in parts)
 
 
 def banded(whole: Choice | Refusal, found: Sequence[Band]) -> Choice | Refusal:
@@ -112,10 +111,10 @@ def _sizes(graph: Graph, node: Node) -> Iterator[Dim]:
         yield from t.shape
 
 
-def _narrowed(graph: Graph, node: Node, symbols: Mapping[str, Symbol], when: When) -> tuple[Graph, Node]:
-    """The node with its operands as leaves of a graph of its own, in which the symbols have a smaller range."""
-    sizes: dict[str, Any] = {s.name: SymDim((((s,), 1),)) for t in (*(graph.type(r) for r in node.inputs), *node.types) for d in t.shape if isinstance(d, SymDim)
-                             for s in d.symbols()}
+def within(graph: Graph, node: Node, when: When) -> tuple[Graph, Node]:
+    """The same call for some of its sizes only."""
+    symbols = {s.name: s for d in _sizes(graph, node) if isinstance(d, SymDim) for s in d.symbols()}
+    sizes: dict[str, Any] = {name: SymDim((((s,), 1),)) for name, s in symbols.items()}
     for name, lo, hi in when:
         step = symbols[name].step
         least, most = -(-lo // step) * step, hi // step * step

@@ -60,7 +60,7 @@ def registered_backends() -> Mapping[str, Factory]:
 
 
 def _adopt(name: str, found: Any) -> None:
-    """What a plug-in names: a backend, or the class of one, for the device of the entry point's name."""
-    if not callable(found) and not isinstance(found, Backend):
+    """What a plug-in gives: a backend, or the class of one, for the device of the entry point's name."""
+    if not isinstance(found, (type, Backend)):
         raise RegistryError(f"{type(found).__name__} is not a backend", fix="name a Backend, or a class or function that makes one")
     register_backend(Device(name), found if isinstance(found, type) else lambda: found)
