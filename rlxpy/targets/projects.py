@@ -18,7 +18,12 @@ from rlxpy.ir.graph import Graph
 from rlxpy.tools.equivalence import accepted_inputs, some_sizes
 
 RUNS = 2  # a state shows in the second
-BUILT_IN: Mapping[str, str] = {"c99": "rlxpy.targets.c99.project:C99", "dot": "rlxpy.targets.drawings:Dot", "html": "rlxpy.targets.drawings:Html"}  # where the class of each is; imported at first use
+BUILT_IN: Mapping[str, str] = {  # where the class of each is; imported at first use
+    "c99": "rlxpy.targets.c99.project:C99",
+    "systemverilog": "rlxpy.targets.systemverilog.project:SystemVerilog",
+    "dot": "rlxpy.targets.drawings:Dot",
+    "html": "rlxpy.targets.drawings:Html",
+}
 
 
 def _built_in(place: str) -> TargetFactory:
