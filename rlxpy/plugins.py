@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from contextvars import Context
 from dataclasses import dataclass, replace
 from functools import cache
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from rlxpy.errors import RlxError
@@ -99,8 +100,10 @@ def _load(p: Plugin, e: EntryPoint, adopt: Callable[[str, Any], object], table: 
 
 
 def things(found: Any) -> Iterable[Any]:
-    """What an entry point gives: itself, or what it gives when it is a plain function."""
-    made = found() if callable(found) and getattr(type(found), "__name__", "") == "function" else found
+    """What an entry point gives: itself, or what it gives when it is a plain function; a module has registered by being imported."""
+    if isinstance(found, ModuleType):
+        return ()
+    made = found() if isinstance(found, FunctionType) else found
     return () if made is None else made if isinstance(made, (tuple, list)) else (made,)
 
 
