@@ -1,6 +1,7 @@
 """A downstream package from its wheel: both are built, installed into a fresh environment, found by entry points, and used."""
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -70,3 +71,4 @@ def test_a_graph_may_name_its_op_before_anything_is_imported(python: Path) -> No
 def test_the_command_line_knows_it(python: Path) -> None:
     assert "exact" in run(python, "-m", "rlxpy", "devices")
     assert "acme.softcap" in run(python, "-m", "rlxpy", "ops", "acme.softcap")
+    assert [(p["group"], p["package"], p["state"]) for p in json.loads(run(python, "-m", "rlxpy", "plugins", "--json"))] == [(f"rlxpy.{g}", "acme-rlx", "loaded") for g in GROUPS]

@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from rlxpy.extend import devices, libraries, passes
 from rlxpy.extend.libraries import registered_libraries
 from rlxpy.extend.passes import registered_passes
 from rlxpy.ir import extension
+from rlxpy.ir.encoding import encoding, registry as encodings
 from rlxpy.ir.extension import is_op_registered
 
 KERNELS = """
@@ -44,7 +46,7 @@ Package = Callable[..., None]
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Package]:
     """Installs a package of one module; registries are empty at first and what they were at the end."""
-    for module in (libraries, devices, extension):
+    for module in (libraries, devices, extension, encodings):
         monkeypatch.setattr(module, "_GLOBAL", {})
     monkeypatch.setattr(passes, "_GLOBAL", [])
 
@@ -143,6 +145,24 @@ class Gdev(Reference):
     np.testing.assert_array_equal(f([1, 2]), [2, 4])
     assert ("gdev", "") in [(s.device, s.missing) for s in backend_report()]
     assert "OpExtension is not a backend" in states()["bad"][1]
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["found by name", "imported first"])
+def test_a_module_registers_by_being_imported(package: Package, first: bool) -> None:
+    package("plug_m", {"ops": ["m = plug_m"], "encodings": ["m = plug_m:TWOS"]}, """
+from rlxpy.extend import *
+
+@op("plug_m.twice")
+def twice(x): return x + x
+
+register_cpu_kernel(twice, lambda x: 2 * x)
+TWOS = planar("plug_m.twos", Level(2), scales=(Level(DType.F32, 0),))
+""")
+    if first:
+        import_module("plug_m")
+    assert is_op_registered("plug_m.twice")
+    assert encoding("plug_m.twos").block == 1
+    assert {p.state for p in plugins.plugins()} == {"loaded"}
 
 
 def test_a_plug_in_loaded_inside_a_scope_outlives_it(package: Package) -> None:
