@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from samples import OPS, Sample, accepted, assert_close, draw, samples
+from samples import OPS, accepted, assert_close, samples
 
-from rlxpy import Builder, CompileOptions, DType, Op, Value, compile, sym
+from rlxpy import Builder, DType, Op, Value, sym
 from rlxpy.errors import IndexOutOfRange
 from rlxpy.ir import functions as F
 from rlxpy.ir.dtypes import Array, dtype
 from rlxpy.ir.op import ELEMENTWISE
 from rlxpy.ir.row import CELLS, Why
+from rlxpy.tools import derivatives
+from rlxpy.tools.derivatives import DEEP, Call, run
 
-DEEP = frozenset({DType.F64, DType.C128})
 NAN, INF = np.nan, np.inf
 
 
@@ -28,68 +29,8 @@ def having(*cells: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("op", [op for op in OPS if all(callable(getattr(op.row, c)) for c in cells)], ids=lambda op: op.text)
 
 
-def run(b: Builder, outputs: Sequence[Value], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    if not outputs:
-        return ()
-    got = compile(b.finish(*outputs), options=CompileOptions(debug=True)).run(*arrays)
-    return got if isinstance(got, tuple) else (got,)
-
-
-class Call:
-    """A sample's call in f64 or c128, and its derivatives as the row's cells give them.  Integers and bools stand still."""
-
-    def __init__(self, s: Sample, seed: int = 0) -> None:
-        self.s, self.x = s, s.arrays(seed)
-        rng = np.random.default_rng(seed + 100)
-        self.y = s.reference(self.x)
-        self.moving = [i for i, a in enumerate(self.x) if a.dtype == s.dtype.numpy]
-        self.smooth = [k for k, a in enumerate(self.y) if a.dtype == s.dtype.numpy]
-        self.dy = [draw(rng, a.shape, s.dtype, (-2, 2), (0, 0)) for a in self.y]  # random, so that a wrong factor cannot hide behind ones
-        self.dx = [draw(rng, a.shape, s.dtype, (-2, 2), (0, 0)) for a in self.x]
-
-    def _emit(self) -> tuple[Builder, list[Value], Any, dict[str, Any]]:
-        b = Builder()
-        values = self.s.emit(b)
-        node = values[0].node
-        return b, [Value(b, r) for r in node.inputs], values if len(values) > 1 else values[0], node.attrs.params()
-
-    def _fed(self, b: Builder, name: str, arrays: Sequence[Array], which: Sequence[int]) -> tuple[Value | None, ...]:
-        return tuple(b.input(f"{name}{i}", a.shape, self.s.dtype) if i in which else None for i, a in enumerate(arrays))
-
-    def vjp(self) -> list[Array]:
-        """The cotangent of every moving input; zeros for None."""
-        b, xs, y, attrs = self._emit()
-        dy = self._fed(b, "dy", self.dy, self.smooth)
-        grads = self.s.op.row.vjp(dy if isinstance(y, tuple) else dy[0], y, *xs, **attrs)  # type: ignore[operator, misc]
-        assert isinstance(grads, tuple)
-        assert len(grads) == len(xs)
-        assert all(g is None or i in self.moving for i, g in enumerate(grads)), "an integer has a gradient"
-        there = [g for g in grads if g is not None]
-        assert [g.type for g in there] == [x.type for x, g in zip(xs, grads, strict=True) if g is not None]
-        got = iter(run(b, there, [*self.x, *(self.dy[k] for k in self.smooth)]))
-        return [np.zeros_like(self.x[i]) if grads[i] is None else next(got) for i in self.moving]
-
-    def jvp(self, which: Sequence[int]) -> list[Array]:
-        """The tangent of every smooth output when only the inputs `which` move."""
-        b, xs, y, attrs = self._emit()
-        made = self.s.op.row.jvp(self._fed(b, "dx", self.dx, which), y, *xs, **attrs)  # type: ignore[operator, misc]
-        tangents = made if isinstance(y, tuple) else (made,)
-        assert all(t is None or k in self.smooth for k, t in enumerate(tangents)), "an integer has a tangent"
-        there = [t for t in tangents if t is not None]
-        got = iter(run(b, there, [*self.x, *(self.dx[i] for i in which)]))
-        return [np.zeros_like(self.y[k]) if tangents[k] is None else next(got) for k in self.smooth]
-
-    def moved(self, step: float, which: Sequence[int]) -> list[Array]:
-        """Smooth outputs a step away along dx."""
-        y = self.s.reference(tuple(a + step * self.dx[i] if i in which else a for i, a in enumerate(self.x)))
-        return [y[k] for k in self.smooth]
-
-
 def calls(op: Op) -> Iterator[Call]:
-    for s in samples(op, DEEP):
-        call = Call(s)
-        if call.moving and call.smooth:
-            yield call
+    return derivatives.calls(samples(op, DEEP))
 
 
 @having("jvp")
@@ -105,23 +46,10 @@ def test_jvp_agrees_with_finite_differences(op: Op) -> None:
 
 @having("vjp")
 def test_vjp_agrees_with_finite_differences(op: Op) -> None:
-    step = 1e-6
     for call in calls(op):
-        def loss(x: tuple[Array, ...], call: Call = call) -> Any:
-            y = call.s.reference(x)
-            return sum((call.dy[k] * y[k]).sum() for k in call.smooth)
-
         for i, got in zip(call.moving, call.vjp(), strict=True):
             assert got.shape == call.x[i].shape
-            want = np.zeros_like(got)
-            for at in np.ndindex(got.shape):
-                ends = []
-                for by in (step, -step):
-                    x = [a.copy() for a in call.x]
-                    x[i][at] += by
-                    ends.append(loss(tuple(x)))
-                want[at] = (ends[0] - ends[1]) / (2 * step)
-            assert_allclose(got, want, rtol=1e-6, atol=2e-8, err_msg=f"{call.s} input {i}")
+            assert_allclose(got, call.differences(i), rtol=1e-6, atol=2e-8, err_msg=f"{call.s} input {i}")
 
 
 @having("vjp", "jvp")

@@ -87,6 +87,8 @@ if TYPE_CHECKING:
     from rlxpy.ir.row import OpRow as OpRow, Why as Why
     from rlxpy.ir.types import TensorType as TensorType
     from rlxpy.plugins import Declined as Declined
+    from rlxpy.tools.check import check_op as check_op
+    from rlxpy.tools.samples import Case as Case
 
 _HOME = {name: module for module, names in {
     "backends.custom": "register_cpu_kernel",
@@ -119,6 +121,8 @@ _HOME = {name: module for module, names in {
     "ir.quantize": "quantize",
     "ir.row": "OpRow Why",
     "ir.types": "TensorType",
+    "tools.check": "check_op",
+    "tools.samples": "Case",
     "plugins": "Declined",
 }.items() for name in names.split()}
 __all__ = [*_HOME]

@@ -1,7 +1,7 @@
 """Calls of every built-in op: the one place.  An elementwise row needs no entry here; any other names its shapes and parameters once."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rlxpy.ir.builder import Builder
@@ -21,9 +21,9 @@ def accepted(op: Op) -> tuple[DType, ...]:
     return tuple(d for d in DType if d in (free or [BOOL])[0]) if case.shapes else (DType.F32,)
 
 
-def samples(op: Op, dtypes: frozenset[DType] | None = None) -> Iterator[Sample]:
-    """Every case in every accepted dtype, or those among `dtypes`."""
-    for case in cases(op):
+def samples(op: Op, dtypes: frozenset[DType] | None = None, some: Sequence[Case] | None = None) -> Iterator[Sample]:
+    """Every case, or some others, in every accepted dtype, or those among `dtypes`."""
+    for case in cases(op) if some is None else some:
         for d in _fixed(case) or accepted(op):
             if dtypes is None or d in dtypes:
                 yield Sample(op, case, d)

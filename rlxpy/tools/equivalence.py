@@ -49,7 +49,7 @@ def compare(before: Graph, after: Graph, device: str | tuple[str, ...] = "refere
     second = compile(after, {n.name: params[n.name] for n in after.params}, device=device, options=plain, wait=True)
     inputs, wanted = accepted_inputs(first, before, sizes, rng)
     got = [_outputs(second.run(inputs, sizes=sizes)) for _ in range(RUNS)]
-    return tuple(Difference(name, str(t), *_distance(w, g, t.dtype)) for run in range(RUNS)
+    return tuple(Difference(name, str(t), *distance(w, g, t.dtype)) for run in range(RUNS)
                  for name, t, w, g in zip(before.output_names, before.output_types, wanted[run], got[run], strict=True))
 
 
@@ -116,7 +116,7 @@ def _weight(n: Node, sizes: Mapping[str, int], rng: np.random.Generator) -> Arra
     return (a * max(1, *a.shape, 1) ** -0.5).astype(a.dtype) if n.type.dtype.is_float else a
 
 
-def _distance(wanted: Array, got: Array, dt: DType) -> tuple[float, float]:
+def distance(wanted: Array, got: Array, dt: DType, roundings: int = SLACK) -> tuple[float, float]:
     """Greatest distance relative to the greatest finite magnitude, and what is allowed; inf where one is NaN or infinite and the other is not so."""
     if not (dt.is_float or dt.is_complex):
         return (0.0 if np.array_equal(wanted, got) else float("inf")), 0.0
@@ -127,4 +127,4 @@ def _distance(wanted: Array, got: Array, dt: DType) -> tuple[float, float]:
     if not finite.any():
         return 0.0, 0.0
     precision = 2.0 ** -{DType.F64: 52, DType.C128: 52, DType.F32: 23, DType.C64: 23, DType.F16: 10, DType.BF16: 7}.get(dt, 2)
-    return float(np.abs(a - b)[finite].max() / max(np.abs(a[finite]).max(), 1e-30)), SLACK * precision
+    return float(np.abs(a - b)[finite].max() / max(np.abs(a[finite]).max(), 1e-30)), roundings * precision

@@ -58,7 +58,9 @@ class Sample:
 
     def _taken(self, i: int) -> DType:
         accepted = accepted_by(self.op, i)
-        return DType.I64 if accepted is INDEX else DType.BOOL if accepted is BOOL else self.dtype
+        if accepted is INDEX or accepted is BOOL:
+            return DType.I64 if accepted is INDEX else DType.BOOL
+        return self.dtype if self.dtype in accepted else next(d for d in (DType.F32, DType.I64, *DType) if d in accepted)
 
     def inputs(self, b: Builder, prefix: str = "x") -> list[Value]:
         """Inputs x0, x1, .. of a graph in the making."""
