@@ -407,3 +407,52 @@ def test_init_is_called_for_each_executable_and_fini_when_it_is_gone(device: str
     gc.collect()
     assert told.count("fini after 3") == 1
     assert told.count("init f32[2]") == sum(t.startswith("fini") for t in told)
+
+
+def reversed_rows(a: Array) -> Array:
+    return a[::-1]
+
+
+def upside_down(ins: Sequence[Array], outs: Sequence[Array], attrs: Mapping[str, Any]) -> None:
+    """A product with weights whose rows lie in the other order."""
+    np.matmul(ins[0], ins[1][::-1], out=outs[0])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("hoisted", [False, True])
+def test_a_weight_is_laid_out_at_load_and_again_when_it_is_set(device: str, hoisted: bool) -> None:
+    lib("mine", KernelRow("r", Op.MATMUL, upside_down, weights=(WeightLayout("w", reversed_rows, reversed_rows),)))
+    rng = np.random.default_rng(0)
+    x, first, second = (rng.normal(size=s).astype(np.float32) for s in ((2, 5), (5, 3), (5, 3)))
+    b = Builder()
+    w = b.param("w", (5, 3))
+    f = compile(b.finish(b.input("x", (2, 5)) @ (w * 2.0 if hoisted else w)), {"w": first}, device=device)
+    assert [n.name for n in f.plan.graph.params] == ["hoisted.0@mine/r" if hoisted else "w@mine/r"]
+    for now in (first, second, first):
+        f.set_param("w", now)
+        np.testing.assert_allclose(f(x), x @ (now * 2 if hoisted else now), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("relayout", "unrelayout", "words"), [
+    (reversed_rows, lambda a: a, "unrelayout does not undo relayout of 'w'"),
+    (lambda a: a * 2, lambda a: a / 3, "unrelayout does not undo"),
+    (lambda a: a[:2], reversed_rows, r"relayout of 'w' gives float32\[2, 3\]\n.*the weight is float32\[5, 3\]"),
+    (lambda a: a.astype(np.float64), reversed_rows, r"relayout of 'w' gives float64"),
+])
+def test_a_layout_that_is_no_bijection_is_refused_at_load(relayout: Any, unrelayout: Any, words: str) -> None:
+    lib("mine", KernelRow("r", Op.MATMUL, upside_down, weights=(WeightLayout("w", relayout, unrelayout),)))
+    b = Builder()
+    graph = b.finish(b.input("x", (2, 5)) @ b.param("w", (5, 3)))
+    with pytest.raises(RegistryError, match=f"(?s)row mine/r: {words}"):
+        compile(graph, {"w": np.arange(1, 16, dtype=np.float32).reshape(5, 3)}, device="reference")
+
+
+@pytest.mark.parametrize("answer", [LayoutAnswer.AS_STORED, LayoutAnswer.ANY])
+def test_a_weight_that_is_read_as_stored_keeps_its_bytes(answer: LayoutAnswer) -> None:
+    lib("mine", KernelRow("r", Op.MATMUL, lambda ins, outs, attrs: np.matmul(ins[0], ins[1], out=outs[0]), weights=(WeightLayout("w", abs, abs, lambda t: answer),)))
+    w = -np.ones((5, 3), np.float32)
+    b = Builder()
+    f = compile(b.finish(b.input("x", (2, 5)) @ b.param("w", (5, 3))), {"w": w}, device="cpu")
+    assert [n.name for n in f.plan.graph.params] == ["w"]
+    assert f.plan.steps[0].choice.name == "mine/r"
+    np.testing.assert_array_equal(f(np.ones((2, 5), np.float32)), np.full((2, 3), -5))

@@ -11,6 +11,7 @@ import numpy as np
 from rlxpy.compiler.arrays import check_outputs, check_param, gather_inputs
 from rlxpy.compiler.hoist import Hoisted
 from rlxpy.compiler.options import CompileOptions
+from rlxpy.compiler.relayout import Relaid
 from rlxpy.errors import InputError, nearest
 from rlxpy.extend.backend import BackendSpec, ExecutableGraph, Profiles, Span, Tiered
 from rlxpy.extend.plan import Plan, Space
@@ -30,7 +31,7 @@ class CompiledGraph:
     A graph with persistent state keeps one state of its own; `new_state()` gives others, one for each conversation.  A run that
     raises leaves its state as it was."""
 
-    def __init__(self, source: Graph, plan: Plan, executable: ExecutableGraph, params: Mapping[str, Array], hoisted: tuple[Hoisted, ...],
+    def __init__(self, source: Graph, plan: Plan, executable: ExecutableGraph, params: Mapping[str, Array], hoisted: tuple[Hoisted | Relaid, ...],
                  report: Report, options: CompileOptions, spec: BackendSpec, passed_over: tuple[str, ...]) -> None:
         self.source, self.plan, self.options, self.spec, self.report = source, plan, options, spec, report
         self.passed_over = passed_over  # devices asked for before this one, and why they cannot run

@@ -15,6 +15,7 @@ from rlxpy.compiler.compiled import CompiledGraph
 from rlxpy.compiler.devices import choose
 from rlxpy.compiler.hoist import Hoisted, fits_dense, hoist, unpack_weights
 from rlxpy.compiler.options import CompileOptions
+from rlxpy.compiler.relayout import Relaid, lay_out
 from rlxpy.errors import InputError
 from rlxpy.extend.backend import BackendSpec, Tiered
 from rlxpy.extend.libraries import registered_libraries
@@ -31,7 +32,7 @@ from rlxpy.ir.place import placed
 from rlxpy.ir.text import show
 
 KEPT_PLANS = 64  # the oldest goes: a session may live as long as a server
-Lowered = tuple[Plan, tuple[Hoisted, ...], Report]
+Lowered = tuple[Plan, tuple[Hoisted | Relaid, ...], Report]
 
 
 def compile(graph: Graph, params: Mapping[str, Any] | None = None, *, device: str | Sequence[str] | None = None,
@@ -129,8 +130,10 @@ def lower(graph: Graph, spec: BackendSpec, options: CompileOptions, watch: Watch
     report = Report((*report.runs, *more.runs))
     if options.assert_fusion_clean:
         assert_fusion_clean(report)
-    plan = make_plan(graph, spec)
-    return (check_plan(plan, spec.align_nbytes) if options.checks else plan), hoisted, report
+    graph, relaid = lay_out(graph, spec, hoisted)
+    weights: tuple[Hoisted | Relaid, ...] = (*hoisted, *relaid)
+    plan, read = make_plan(graph, spec), {n.name for n in graph.params}
+    return (check_plan(plan, spec.align_nbytes) if options.checks else plan), tuple(h for h in weights if h.name in read), report
 
 
 def weights_of(graph: Graph, params: Mapping[str, Any]) -> dict[str, Array]:
