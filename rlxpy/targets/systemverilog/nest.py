@@ -1,9 +1,11 @@
 """Loop nests: for every op of the subset, which axes it loops over and how a place in the nest becomes an address."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from math import prod
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 from rlxpy.ir.graph import Graph, Node
 from rlxpy.ir.layout import Layout
@@ -51,10 +53,7 @@ class Nest:
     @property
     def cycles(self) -> int:
         """From start to done: one for each element, and one for the last to arrive."""
-        turns = 1
-        for axis in self.axes:
-            turns *= axis.size
-        return turns + 1
+        return prod(a.size for a in self.axes) + 1
 
     @property
     def reduces(self) -> bool:
@@ -65,86 +64,86 @@ class Nest:
         lead = rank - len(shape)
         return self.walk({lead + a: _int(s) for a, (d, s) in enumerate(zip(shape, layout.strides, strict=True)) if d != 1}, layout)
 
-    def walk(self, by_axis: dict[int, int], layout: Layout, by_name: dict[str, int] | None = None, offset: int = 0) -> Walk:
+    def walk(self, by_axis: Mapping[int, int], layout: Layout, by_name: Mapping[str, int] = MappingProxyType({}), offset: int = 0) -> Walk:
         """Strides by axis of the result, and by name of a loop where that says more."""
-        named = by_name or {}
-        return Walk(tuple(named.get(a.name, 0 if a.of is None else by_axis.get(a.of, 0) * a.share) for a in self.axes), _int(layout.offset) + offset)
+        return Walk(tuple(by_name.get(a.name, 0 if a.of is None else by_axis.get(a.of, 0) * a.share) for a in self.axes), _int(layout.offset) + offset)
+
+
+Made: TypeAlias = tuple[Nest, tuple[Walk, ...]]
 
 
 def elementwise(t: TensorType) -> Nest:
     return Nest(tuple(Axis(f"i{k}", _int(d), k) for k, d in enumerate(t.shape)))
 
 
-def of_fold(graph: Graph, n: Node) -> Nest:
-    """The nest of an op with terms."""
-    x, out = graph.type(n.inputs[0]), n.type
-    a: Any = n.attrs
-    if n.op is Op.MATMUL:
-        return Nest((*_result(out, ("m", "n")), Axis("k", _int(x.shape[-1]))))
-    if n.op is Op.PAD:
-        axes = _result(out, ())
-        padded = ((k, _int(low)) for k, (low, high) in enumerate(zip(a.low, a.high, strict=True)) if low or high)
-        return Nest(axes, tuple(Bound(axes[k].name, _unit(axes, axes[k].name, offset=-low), _int(x.shape[k])) for k, low in padded))
-    if n.op in (Op.CONV, Op.MAX_POOL):
-        return _windows(graph, n, x)
-    reduced = {axis_of(k, x.rank) for k in a.axes}
-    kept = [k for k in range(x.rank) if k not in reduced or a.keep]
-    return Nest((*(Axis(f"i{k}", _int(d), at) for at, (k, d) in enumerate(zip(kept, out.shape, strict=True))), *(Axis(f"r{k}", _int(x.shape[k])) for k in sorted(reduced))))
+def of_fold(graph: Graph, n: Node, layouts: Sequence[Layout]) -> Made:
+    """The nest of an op with terms, and how it walks each operand, which lies in a layout."""
+    return NESTS[n.op](n.type, [graph.type(r) for r in n.inputs], layouts, n.attrs)
 
 
-def of_operand(graph: Graph, n: Node, nest: Nest, which: int, layout: Layout) -> Walk:
-    """How a fold walks one of its operands."""
-    t, out = graph.type(n.inputs[which]), n.type
-    a: Any = n.attrs
-    s = tuple(map(_int, layout.strides))
-    if n.op is Op.MATMUL:
+def _matmul(out: TensorType, ts: Sequence[TensorType], layouts: Sequence[Layout], a: Any) -> Made:
+    nest = Nest((*_result(out, ("m", "n")), Axis("k", _int(ts[0].shape[-1]))))
+
+    def walk(which: int, own: int, shared: int) -> Walk:
+        t, s = ts[which], _strides(layouts[which])
         lead = {out.rank - t.rank + k: s[k] for k in range(t.rank - 2) if t.shape[k] != 1}
-        return nest.walk(lead | ({out.rank - 2: s[-2]} if which == 0 else {out.rank - 1: s[-1]}), layout, {"k": s[-1] if which == 0 else s[-2]})
-    if n.op is Op.PAD:
-        return nest.walk(dict(enumerate(s)), layout, offset=-sum(_int(low) * stride for low, stride in zip(a.low, s, strict=True)))
-    if n.op in (Op.CONV, Op.MAX_POOL):
-        return _in_windows(n, nest, which, layout, s)
-    reduced = [axis_of(k, t.rank) for k in a.axes]
-    kept = [k for k in range(t.rank) if a.keep or k not in reduced]
-    return nest.walk({at: 0 if k in reduced else s[k] for at, k in enumerate(kept)}, layout, {f"r{k}": s[k] for k in reduced})
+        return nest.walk(lead | {out.rank + own: s[own]}, layouts[which], {"k": s[shared]})
+
+    return nest, (walk(0, -2, -1), walk(1, -1, -2))
 
 
-def _windows(graph: Graph, n: Node, x: TensorType) -> Nest:
-    a: Any = n.attrs
-    space = SPACE[-len(a.strides):]
-    size, channels, reduced = _channels(graph, n)
-    axes = (Axis("n", _int(n.type.shape[0]), 0), *channels, *(Axis(name, _int(d), 2 + k) for k, (name, d) in enumerate(zip(space, n.type.shape[2:], strict=True))),
-            *reduced, *(Axis(f"k{name}", k) for name, k in zip(space, size, strict=True)))
-    padded = ((k, name) for k, name in enumerate(space) if a.low[k] or a.high[k])
-    return Nest(axes, tuple(Bound(name, _unit(axes, name, a.strides[k], f"k{name}", a.dilation[k], -a.low[k]), _int(x.shape[2 + k])) for k, name in padded))
+def _pad(out: TensorType, ts: Sequence[TensorType], layouts: Sequence[Layout], a: Any) -> Made:
+    axes, s = _result(out, ()), _strides(layouts[0])
+    padded = [(axes[k].name, _int(low), _int(ts[0].shape[k])) for k, (low, high) in enumerate(zip(a.low, a.high, strict=True)) if low or high]
+    nest = Nest(axes, tuple(Bound(name, _along(axes, {name: 1}, -low), size) for name, low, size in padded))
+    return nest, (nest.walk(dict(enumerate(s)), layouts[0], offset=-sum(_int(low) * stride for low, stride in zip(a.low, s, strict=True))),)
 
 
-def _channels(graph: Graph, n: Node) -> tuple[tuple[int, ...], tuple[Axis, ...], tuple[Axis, ...]]:
-    """The window's size, and the loops over channels: of the result, and those that reduce."""
-    a: Any = n.attrs
-    if n.op is Op.MAX_POOL:
-        return a.size, (Axis("c", _int(n.type.shape[1]), 1),), ()
-    w, shared = graph.type(n.inputs[1]), _int(n.type.shape[1]) // a.groups
+def _reduction(out: TensorType, ts: Sequence[TensorType], layouts: Sequence[Layout], a: Any) -> Made:
+    x, s = ts[0], _strides(layouts[0])
+    reduced = sorted({axis_of(k, x.rank) for k in a.axes})
+    kept = [k for k in range(x.rank) if a.keep or k not in reduced]
+    nest = Nest((*(Axis(f"i{k}", _int(d), at) for at, (k, d) in enumerate(zip(kept, out.shape, strict=True))), *(Axis(f"r{k}", _int(x.shape[k])) for k in reduced)))
+    return nest, (nest.walk({at: s[k] for at, k in enumerate(kept) if k not in reduced}, layouts[0], {f"r{k}": s[k] for k in reduced}),)
+
+
+def _max_pool(out: TensorType, ts: Sequence[TensorType], layouts: Sequence[Layout], a: Any) -> Made:
+    nest = _windows(out, ts[0], (Axis("c", _int(out.shape[1]), 1),), (), a.size, a)
+    return nest, (_in_windows(nest, layouts[0], {}, a),)
+
+
+def _conv(out: TensorType, ts: Sequence[TensorType], layouts: Sequence[Layout], a: Any) -> Made:
+    """Groups are a loop of their own around the channels of one: the place of a channel among all is a sum then."""
+    w, shared, (s, sw) = ts[1], _int(out.shape[1]) // a.groups, map(_strides, layouts)
     groups = (Axis("g", a.groups, 1, shared),) if a.groups > 1 else ()
-    return tuple(map(_int, w.shape[2:])), (*groups, Axis("o", shared, 1)), (Axis("c", _int(w.shape[1])),)
+    nest = _windows(out, ts[0], (*groups, Axis("o", shared, 1)), (Axis("c", _int(w.shape[1])),), tuple(map(_int, w.shape[2:])), a)
+    x = _in_windows(nest, layouts[0], {"o": 0, "g": s[1] * _int(w.shape[1]), "c": s[1]}, a)
+    return nest, (x, nest.walk({1: sw[0]}, layouts[1], {"c": sw[1]} | {f"k{name}": sw[2 + k] for k, name in enumerate(_space(a))}))
 
 
-def _in_windows(n: Node, nest: Nest, which: int, layout: Layout, s: tuple[int, ...]) -> Walk:
-    """x is walked by windows, the weights of a convolution by what lies in one."""
-    a: Any = n.attrs
-    space = SPACE[-len(a.strides):]
-    sizes = {axis.name: axis.size for axis in nest.axes}
-    if which == 1:
-        inside = {f"k{name}": s[2 + k] for k, name in enumerate(space)}
-        return nest.walk({1: s[0]}, layout, inside | {"c": s[1]})
-    names = {name: s[2 + k] * a.strides[k] for k, name in enumerate(space)} | {f"k{name}": s[2 + k] * a.dilation[k] for k, name in enumerate(space)}
-    channels = {"o": 0, "g": s[1] * sizes["c"], "c": s[1]} if n.op is Op.CONV else {}
-    return nest.walk({0: s[0], 1: s[1]}, layout, names | channels, -sum(low * s[2 + k] for k, low in enumerate(a.low)))
+def _windows(out: TensorType, x: TensorType, channels: Sequence[Axis], reduced: Sequence[Axis], size: Sequence[int], a: Any) -> Nest:
+    """Batch, channels, places of windows; then what reduces, and the places in a window."""
+    space = _space(a)
+    axes = (Axis("n", _int(out.shape[0]), 0), *channels, *(Axis(name, _int(out.shape[2 + k]), 2 + k) for k, name in enumerate(space)),
+            *reduced, *(Axis(f"k{name}", k) for name, k in zip(space, size, strict=True)))
+    padded = [(k, name) for k, name in enumerate(space) if a.low[k] or a.high[k]]
+    return Nest(axes, tuple(Bound(name, _along(axes, {name: a.strides[k], f"k{name}": a.dilation[k]}, -a.low[k]), _int(x.shape[2 + k])) for k, name in padded))
 
 
-def _unit(axes: Sequence[Axis], name: str, stride: int = 1, inner: str = "", step: int = 0, offset: int = 0) -> Walk:
-    """A place along one axis: that of the result's loop, and within a window."""
-    return Walk(tuple(stride if a.name == name else step if a.name == inner else 0 for a in axes), offset)
+def _in_windows(nest: Nest, layout: Layout, channels: Mapping[str, int], a: Any) -> Walk:
+    s, space = _strides(layout), list(enumerate(_space(a), 2))
+    within = {name: s[k] * a.strides[k - 2] for k, name in space} | {f"k{name}": s[k] * a.dilation[k - 2] for k, name in space}
+    return nest.walk({0: s[0], 1: s[1]}, layout, {**within, **channels}, -sum(low * s[k] for k, low in enumerate(a.low, 2)))
+
+
+NESTS: Mapping[Op, Callable[[TensorType, Sequence[TensorType], Sequence[Layout], Any], Made]] = {
+    Op.MATMUL: _matmul, Op.CONV: _conv, Op.MAX_POOL: _max_pool, Op.PAD: _pad, Op.SUM: _reduction, Op.MAX: _reduction, Op.MIN: _reduction,
+}
+
+
+def _along(axes: Sequence[Axis], steps: Mapping[str, int], offset: int) -> Walk:
+    """A place along one axis of an operand, by steps of loops."""
+    return Walk(tuple(steps.get(a.name, 0) for a in axes), offset)
 
 
 def _result(t: TensorType, last: Sequence[str]) -> tuple[Axis, ...]:
@@ -153,4 +152,6 @@ def _result(t: TensorType, last: Sequence[str]) -> tuple[Axis, ...]:
     return tuple(Axis(f"i{k}" if k < lead else last[k - lead], _int(d), k) for k, d in enumerate(t.shape))
 
 
+def _space(a: Any) -> tuple[str, ...]: return SPACE[-len(a.strides):]
+def _strides(layout: Layout) -> tuple[int, ...]: return tuple(map(_int, layout.strides))
 def _int(d: Any) -> int: return int(d)  # sizes of the subset are not symbolic

@@ -1,7 +1,7 @@
 """A graph as steps: loop nests that read memories and fill one, with the elementwise ops around a fold computed where its sum is."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -180,14 +180,19 @@ class _Designer:
         """A step for the node and those that are part of it."""
         members = [self.graph[i] for i in sorted(i for i, at in self.root.items() if at == n.id)]
         fold = next((m for m in members if m.op in FOLDS), None)
-        region = _Region(self, nests.of_fold(self.graph, fold) if fold else nests.elementwise(n.type), n.type.rank)
-        if fold:
-            region.folds(fold)
+        region = self._of_fold(fold) if fold else _Region(self, nests.elementwise(n.type), n.type.rank)
         for m in members:
             if m is not fold:
                 region.compute(m)
         memory = self._step(region, tuple(m.op.text for m in members), region.names[n.refs[0]], n.type, n)
         return Place(memory, row_major(n.type.shape))
+
+    def _of_fold(self, n: Node) -> _Region:
+        places = [self.place(r) for r in n.inputs]
+        nest, walks = nests.of_fold(self.graph, n, [p.layout for p in places])
+        region = _Region(self, nest, n.type.rank)
+        region.folds(n, places, walks)
+        return region
 
     def _step(self, region: _Region, words: tuple[str, ...], result: str, t: TensorType, n: Node) -> Memory:
         memory = self._memory(f"result{len(self.steps)}", t)
@@ -208,9 +213,8 @@ class _Region:
     fold: Fold | None = None
     names: dict[Ref, str] = field(default_factory=dict)
 
-    def folds(self, n: Node) -> None:
-        places = [self.designer.place(r) for r in n.inputs]
-        terms = [self._read(p, nests.of_operand(self.designer.graph, n, self.nest, k, p.layout), n.type.dtype) for k, p in enumerate(places)]
+    def folds(self, n: Node, places: Sequence[Place], walks: Sequence[Walk]) -> None:
+        terms = [self._read(p, walk, n.type.dtype) for p, walk in zip(places, walks, strict=True)]
         self.fold = Fold(n.type.dtype, " * ".join(terms), FOLDS[n.op], neutral(n))
         self.names[n.refs[0]] = "total"
 
