@@ -25,7 +25,7 @@ from rlxpy.fusion.rebuild import rebuild
 from rlxpy.tools.equivalence import compare
 from rlxpy.tools.op_table import example
 
-for command in ("devices", "inspect", "ops", "opt", "viz"):
+for command in ("devices", "emit", "inspect", "ops", "opt", "viz"):
     import_module(f"rlxpy.cli.{command}")
 RLX = (sys.executable, "-m", "rlxpy")
 SPEC = choose("reference").backend.spec
@@ -384,3 +384,25 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(args: list[str]) -> None:
         done = subprocess.run([*RLX, "--quiet", *args], input=LAYER.encode(), stdout=out, stderr=subprocess.PIPE, check=False)
     assert done.returncode == 1
     assert done.stderr == b""
+
+
+# ---- emit --target
+def test_emit_writes_a_project(layer: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "w.npz", w=rng.normal(size=(16, 32)).astype(np.float32), b=np.ones(32, np.float32))
+    out = str(tmp_path / "made")
+    report = told("emit", layer, "--target", "c99", "-o", out, "--params", str(tmp_path / "w.npz"))
+    assert report["target"] == "c99"
+    assert [Path(p).name for p in report["files"]] == ["layer.h", "layer.c", "layer_test.c", "Makefile", "layer.weights", "layer.examples"]
+    assert (tmp_path / "made" / "layer.weights").stat().st_size == 4 * (16 * 32 + 32)
+    assert "index.html" in rlx("emit", layer, "--target", "html", "-o", out).stdout  # a drawing needs no weights
+
+
+@pytest.mark.parametrize(("args", "code", "said"), [
+    (("--target", "c99"), 2, "--out"), (("--target", "c98", "-o", "made"), 1, "no target 'c98'"), (("--target", "c99", "-o", "made"), 1, "2 of 2 params are missing"),
+])
+def test_a_project_that_cannot_be_is_an_error(layer: str, args: tuple[str, ...], code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = rlx("emit", layer, *args)
+    assert (done.exit_code, said in done.stderr) == (code, True), done.stderr
+    assert not (tmp_path / "made").exists()

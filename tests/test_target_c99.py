@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,10 @@ from c_projects import SECONDS, STRICT, compiled, project, reason
 from random_graphs import random_graph
 from samples import OPS, Sample, assert_close, samples
 
-from rlxpy import Builder, CompileOptions, DType, Graph, Op, compile, sym
+from rlxpy import Builder, CompileOptions, DType, Graph, Op, compile, cond, scan, sym, while_loop
 from rlxpy.compiler.session import lower
 from rlxpy.errors import InputError, LegaliseError
-from rlxpy.extend import Attrs, OpExtension, OpRow, register_op, registry
+from rlxpy.extend import Attrs, OpExtension, OpRow, register_cpu_kernel, register_op, registry
 from rlxpy.targets.c99.library import spec
 from rlxpy.targets.projects import record, write
 from rlxpy.tools.equivalence import random_params
@@ -47,7 +48,7 @@ def groups() -> Iterator[tuple[DType, int]]:
 
 
 @needs_compiler
-@pytest.mark.parametrize(("dtype", "part"), groups(), ids=str)
+@pytest.mark.parametrize(("dtype", "part"), list(groups()), ids=str)
 def test_every_op_gives_what_its_reference_gives(dtype: DType, part: int, tmp_path: Path) -> None:
     b, outputs, every = Builder(f"ops {dtype.text}"), list[Any](), calls(dtype)[part * AT_ONCE:(part + 1) * AT_ONCE]
     for k, s in enumerate(every):
@@ -91,6 +92,27 @@ def test_random_graphs_under_sanitizers_by_their_own_test(seed: int, tmp_path: P
     done = made(tmp_path, "test", f"CFLAGS={SAFE}")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout[-2000:] + done.stderr[-2000:]
     assert done.stdout.endswith("as recorded\n")
+
+
+@needs_compiler
+def test_loops_and_branches_within_one_another_under_sanitizers(tmp_path: Path) -> None:
+    """Carries that trade places, slices from the last to the first, views over what is around, a gather that may fail inside."""
+    b = Builder("loops")
+    n = sym("N", 1, 7)
+    xs, start, at = b.input("xs", (n, 3, 4)), b.input("start", (4, 3)), b.input("at", (2,), "i64")
+
+    def step(carry: Any, x: Any) -> Any:
+        a, c = carry
+        flipped = cond((x.sum(axes=(0, 1)) > 0.0), lambda y: y.reverse(axes=(1,)), lambda y: while_loop(lambda z: (z.abs().max(axes=(0, 1)) > 0.5), lambda z: z * 0.5, y), x)
+        return (c, a + flipped.T), (flipped.gather(at, axis=1), a[1:])
+
+    (a, c), (rows, kept) = scan(step, (start, start * 2.0), xs, reverse=True)
+    graph = b.finish(a, c, rows, kept)
+    rng = np.random.default_rng(0)
+    runs = [{"xs": rng.normal(size=(k, 3, 4)).astype(np.float32), "start": np.ones((4, 3), np.float32), "at": np.array([-1, 2])} for k in (7, 1, 4)]
+    write(graph, {}, "c99", tmp_path, record(graph, {}, runs))
+    done = made(tmp_path, "test", f"CFLAGS={SAFE}")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout[-2000:] + done.stderr[-2000:]
 
 
 def made(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
@@ -166,6 +188,49 @@ def test_an_extension_is_written_through_its_lowering(tmp_path: Path) -> None:
         x = np.arange(15, dtype=np.float32).reshape(3, 5)
         np.testing.assert_array_equal(project(graph, tmp_path).run(x)[0], x ** 3 + 1)
         assert "mul_mul_add" in (tmp_path / "cubes.c").read_text()
+
+
+CUBE = """
+#include <stddef.h>
+/* NAME_shape, parameters of every kind, and a type by its operand's name. */
+static double twice(double x) { return 2*x; }
+void rlx_custom(const x_type *x, const i64 *x_shape, i64 x_rank, const double *weights, i64 weights_count, i64 up, const char *label, x_type *out, i64 out_numel) {
+  double sum = label[0] == 'k' && x_rank == 2 ? (double)x_shape[1] : 0;
+  for (i64 k = 0; k < weights_count; k++) sum += twice(weights[k]);
+  for (i64 i = 0; i < out_numel; i++) out[i] = (x_type)(x[i]*x[i]*x[i] + (up ? (x_type)sum : 0));
+}"""
+
+
+@dataclass(frozen=True)
+class Given(Attrs):
+    weights: tuple[float, ...]
+    up: bool
+    label: str = 'k"\\\n'
+
+
+@needs_compiler
+def test_an_extension_with_a_c_kernel_brings_its_source(tmp_path: Path) -> None:
+    """Of a view, in two types, with a symbolic size."""
+    with registry():
+        cube = register_op(OpExtension("acme.cube", OpRow(1, lambda x, weights, up, label: x.shape, lambda x, weights, up, label: x.dtype, attrs=Given), ("x",)))
+        cube = register_cpu_kernel(cube, CUBE)
+        b = Builder("cubes")
+        x = b.input("x", (5, sym("N", 1, 9)))
+        graph = b.finish(cube(x, weights=(1.0, 0.5), up=True), cube(x.T.cast(to="f64"), weights=(), up=False), cube(x.T, weights=(2.0,), up=True))
+        given = np.arange(35, dtype=np.float32).reshape(5, 7) / 8
+        first, second, third = project(graph, tmp_path).run(given, sizes={"N": 7})
+    np.testing.assert_array_equal(first, given ** 3 + (7 + 3))
+    np.testing.assert_array_equal(second, given.T.astype(np.float64) ** 3)
+    np.testing.assert_array_equal(third, given.T ** 3 + (5 + 4))
+
+
+def test_a_c_kernel_that_is_no_c99_is_refused_with_the_reason() -> None:
+    with registry():
+        op = register_op(OpExtension("acme.e", OpRow(1, lambda x: x.shape, lambda x: x.dtype), ("x",)))
+        op = register_cpu_kernel(op, "void rlx_custom(const float *x, float *out) { out[0] = rlx_exp(x[0]); }")
+        b = Builder("m")
+        with pytest.raises(LegaliseError, match=r"calls rlx_exp, which choose by type"):
+            write(b.finish(op(b.input("x", (1,)))), {}, "c99", "nowhere", ())
 
 
 @needs_compiler

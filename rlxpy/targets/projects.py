@@ -3,6 +3,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -66,6 +68,24 @@ def record(graph: Graph, params: Mapping[str, Any], inputs: Sequence[Mapping[str
     return tuple(_example(plain, given, sizes or {}) for given in inputs)
 
 
+@dataclass(frozen=True)
+class _Recording(Sequence[Example]):
+    """Random runs, recorded when a target first looks at them: many have no use for any."""
+
+    graph: Graph
+    params: Mapping[str, Any]
+
+    @cached_property
+    def _runs(self) -> tuple[Example, ...]:
+        return record(self.graph, self.params)
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __getitem__(self, k: Any) -> Any:
+        return self._runs[k]
+
+
 def _example(compiled: Any, given: Mapping[str, Any], sizes: Mapping[str, int]) -> Example:
     from rlxpy.compiler.arrays import gather_inputs
 
@@ -78,7 +98,7 @@ def write(graph: Graph, params: Mapping[str, Any], to: str | Target, folder: str
     """The files of a project, each under its name once it is complete; returns their paths.
 
     examples: recorded runs; None records some.  Raises InputError, LegaliseError."""
-    made = (target(to) if isinstance(to, str) else to).files(graph, params, record(graph, params) if examples is None else examples)
+    made = (target(to) if isinstance(to, str) else to).files(graph, params, _Recording(graph, params) if examples is None else examples)
     return tuple(_write(Path(folder) / name, content) for name, content in made.items())
 
 

@@ -11,6 +11,7 @@ from rlxpy.extend.kernels import Constraint, KernelLibrary, KernelRow, KernelSea
 from rlxpy.ir.graph import Graph, Node
 from rlxpy.ir.op import ELEMENTWISE, Op
 from rlxpy.targets.c99 import compute, move, packed
+from rlxpy.targets.c99.custom import own_kernel
 from rlxpy.targets.c99.text import Emitter
 
 REDUCTIONS = (Op.SUM, Op.MEAN, Op.PROD, Op.MAX, Op.MIN, Op.ANY, Op.ALL)
@@ -47,4 +48,4 @@ def library() -> KernelLibrary:
 
 @cache
 def spec() -> BackendSpec:
-    return BackendSpec(Device("c99"), KernelSearchPath((library(),)), refusal, fuses=frozenset({"elementwise"}))
+    return BackendSpec(Device("c99"), KernelSearchPath((library(),)), refusal, fuses=frozenset({"elementwise"}), extensions=own_kernel)

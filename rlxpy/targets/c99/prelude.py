@@ -21,6 +21,10 @@ def _blocks() -> tuple[tuple[str, str], ...]:
     return tuple((m[1], block.strip()) for block in text.split("\n\n") if (m := _DEFINES.search(block)))
 
 
+def names() -> frozenset[str]:
+    return frozenset(name for name, _ in _blocks())
+
+
 def prelude(text: str) -> str:
     """The functions that `text` calls, and those that they call, in order."""
     needed: list[str] = []

@@ -76,6 +76,8 @@ class Writer:
             name = self._names[key] = unused(function_name(node), self._taken)
             params = ", ".join((*(f"i64 {s}" for s in sizes), *f.params)) or "void"
             body = "\n".join(indented(f.body))
+            if f.needs:
+                self.functions[f.needs] = f.needs
             self.functions[name] = f"/* {ctext.comment(show_node(node))} */\nstatic {'int' if f.fails else 'void'} {name}({params}) {{\n{body}\n}}\n"
         call = f"{self._names[key]}({', '.join((*sizes, *f.args))})"
         return f"if ({call}) return {self.failure(node)};" if f.fails else f"{call};"

@@ -59,7 +59,7 @@ class C99:
 
 def _declared(run: str, params: Sequence[str]) -> list[str]:
     """The model's memory as far as a run needs it, and a word for the compiler about parameters that it does not."""
-    used = set(re.findall(r"\w+", run))
+    used = set(re.findall(r"\w+", re.sub(r"/\*.*?\*/", "", run)))
     memory = {"weights": "const unsigned char *const weights = m->weights;", "arena": "unsigned char *const arena = m->arena;", "state": "unsigned char *const state = m->state;"}
     lines = [line for name, line in memory.items() if name in used]
     return [*lines, *(f"(void){name};" for name in params if name not in used and not (name == "m" and lines))]

@@ -25,18 +25,21 @@ WRAPS = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.SQUARE, Op.FMA})  # of sig
 
 @dataclass(frozen=True)
 class Function:
-    """One C function: `body` with `params`, called with `args`.  fails: it returns nonzero when an index is outside its axis."""
+    """One C function: `body` with `params`, called with `args`.  fails: it returns nonzero when an index is outside its axis.
+
+    needs: C text that stands before it, once."""
 
     params: tuple[str, ...]
     args: tuple[str, ...]
     body: tuple[str, ...]
     fails: bool = False
+    needs: str = ""
 
 
 Emitter = Callable[[Site], tuple[Function, ...]]
 
 
-def function(site: Site, body: Sequence[str], *, fails: bool = False, work: str = "") -> Function:
+def function(site: Site, body: Sequence[str], *, fails: bool = False, work: str = "", needs: str = "") -> Function:
     """Operands are x0, x1, .. and y, or y0, y1, ..; `work` is the C type of the scratch memory.  Only what the body mentions is passed."""
     text = "\n".join(body)
     outs = ("y",) if len(site.outs) == 1 else tuple(f"y{k}" for k in range(len(site.outs)))
@@ -44,7 +47,7 @@ def function(site: Site, body: Sequence[str], *, fails: bool = False, work: str 
     if work:
         every.append((f"{work} *", "work", f"({work} *)({site.scratch})"))
     used = [p for p in every if re.search(rf"\b{p[1]}\b", text)]
-    return Function(tuple(c + name for c, name, _ in used), tuple(at for _, _, at in used), (*body, "return 0;") if fails else tuple(body), fails)
+    return Function(tuple(c + name for c, name, _ in used), tuple(at for _, _, at in used), (*body, "return 0;") if fails else tuple(body), fails, needs)
 
 
 def loops(sizes: Shape, inside: Sequence[str], index: str = "i") -> list[str]:
