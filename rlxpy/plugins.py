@@ -15,7 +15,7 @@ from rlxpy.notes import note_once
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-GROUPS = ("rlxpy.backends", "rlxpy.encodings", "rlxpy.kernels", "rlxpy.ops", "rlxpy.passes", "rlxpy.quantisers")
+GROUPS = ("rlxpy.backends", "rlxpy.encodings", "rlxpy.kernels", "rlxpy.ops", "rlxpy.passes", "rlxpy.quantisers", "rlxpy.targets")
 
 
 class Declined(Exception):

@@ -15,12 +15,13 @@ from rlxpy import Builder, compile, plugins
 from rlxpy.cli.app import app
 from rlxpy.cli.plugins import load_all
 from rlxpy.compiler.devices import backend_report
-from rlxpy.extend import devices, libraries, passes
+from rlxpy.extend import devices, libraries, passes, target
 from rlxpy.extend.libraries import registered_libraries
 from rlxpy.extend.passes import registered_passes
 from rlxpy.ir import extension
 from rlxpy.ir.encoding import encoding, registry as encodings
 from rlxpy.ir.extension import is_op_registered
+from rlxpy.targets import projects
 
 KERNELS = """
 from rlxpy.extend import *
@@ -46,7 +47,7 @@ Package = Callable[..., None]
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Package]:
     """Installs a package of one module; registries are empty at first and what they were at the end."""
-    for module in (libraries, devices, extension, encodings):
+    for module in (libraries, devices, extension, encodings, target):
         monkeypatch.setattr(module, "_GLOBAL", {})
     monkeypatch.setattr(passes, "_GLOBAL", [])
 
@@ -188,3 +189,21 @@ def test_without_plug_ins_nothing_is_loaded(package: Package) -> None:
     load_all()
     assert [p for p in plugins.plugins() if p.state == "loaded"] == []
     assert registered_libraries() == ()
+
+
+def test_a_target_is_found_by_the_name_of_its_entry_point(package: Package, tmp_path: Path) -> None:
+    package("plug_t", {"targets": ["census = plug_t:Census", "wrong = plug_t:SEVEN", "c99 = plug_t:Census"]}, """
+class Census:
+    name, doc = "census", "counts nodes"
+
+    def files(self, graph, params, examples):
+        return {"census.txt": f"{len(graph)} nodes"}
+
+SEVEN = 7
+""")
+    b = Builder()
+    graph = b.finish(b.input("x", (2,)).exp())
+    path, = projects.write(graph, {}, "census", tmp_path)
+    assert path.read_text() == "2 nodes"
+    assert "int is not a target" in states()["wrong"][1]
+    assert projects.target("c99").name == "c99"  # rlxpy's own stay what they are

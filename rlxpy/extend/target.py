@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
+from rlxpy import plugins
 from rlxpy.errors import RegistryError
 from rlxpy.ir.dtypes import Array
 from rlxpy.ir.graph import Graph
@@ -65,7 +66,15 @@ def target_registry() -> Iterator[None]:
 
 def registered_targets() -> Mapping[str, TargetFactory]:
     """By name, in order of registration."""
+    plugins.load("rlxpy.targets", _adopt, _GLOBAL)
     found = dict(_GLOBAL)
     for table in _scopes.get():
         found |= table
     return found
+
+
+def _adopt(name: str, found: Any) -> None:
+    """What a plug-in gives: a target, or the class of one, under the entry point's name."""
+    if not isinstance(found, (type, Target)):
+        raise RegistryError(f"{type(found).__name__} is not a target", fix="name a Target, or a class or function that makes one")
+    register_target(name, found if isinstance(found, type) else lambda: found)

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from rlxpy.compiler.options import CompileOptions
 from rlxpy.compiler.session import compile
-from rlxpy.errors import InputError, RegistryError, nearest
+from rlxpy.errors import InputError, nearest
 from rlxpy.extend.target import Content, Example, Target, TargetFactory, registered_targets
 from rlxpy.ir.graph import Graph
 from rlxpy.tools.equivalence import accepted_inputs, some_sizes
@@ -34,20 +33,8 @@ def _built_in(place: str) -> TargetFactory:
 
 
 def known() -> dict[str, TargetFactory]:
-    """A built-in one cannot be replaced, nor one that is registered by an entry point."""
-    offered = {e.name: _loaded(e) for e in entry_points(group="rlxpy.targets")}
-    return {**offered, **registered_targets(), **{name: _built_in(place) for name, place in BUILT_IN.items()}}
-
-
-def _loaded(entry: EntryPoint) -> TargetFactory:
-    def make() -> Target:
-        try:
-            made: Target = entry.load()()
-        except Exception as e:  # whatever the code of another package raises
-            raise RegistryError(f"target {entry.name!r} of {entry.dist.name if entry.dist else entry.value} is broken", why=f"{type(e).__name__}: {e}",
-                                fix="update or remove the package") from e
-        return made
-    return make
+    """A built-in one cannot be replaced."""
+    return {**registered_targets(), **{name: _built_in(place) for name, place in BUILT_IN.items()}}
 
 
 def target(name: str) -> Target:
