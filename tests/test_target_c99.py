@@ -18,7 +18,10 @@ from rlxpy import Builder, CompileOptions, DType, Graph, Op, compile, cond, scan
 from rlxpy.compiler.session import lower
 from rlxpy.errors import InputError, LegaliseError
 from rlxpy.extend import Attrs, OpExtension, OpRow, register_cpu_kernel, register_op, registry
+from rlxpy.ir.encoding import encoding
+from rlxpy.ir.quantize import quantize
 from rlxpy.targets.c99.library import spec
+from rlxpy.targets.c99.packed import WRITTEN
 from rlxpy.targets.projects import record, write
 from rlxpy.tools.equivalence import random_params
 
@@ -77,6 +80,29 @@ def test_every_node_that_cannot_be_written_is_named_at_once() -> None:
     assert all(op in str(e.value) for op in ("rfft", "irfft", "square"))
     assert "test_target_c99.py" in str(e.value)
     assert not Path("nowhere").exists()
+
+
+@needs_compiler
+def test_every_encoding_that_is_written_decodes_bit_for_bit(tmp_path: Path) -> None:
+    """Of random bytes, scales that are NaN or infinite among them; rows as they lie and as a view.  Products, where numbers are finite."""
+    b, rng, given, wants, outputs = Builder("packed"), np.random.default_rng(0), list[Any](), list[Any](), list[Any]()
+    for name in WRITTEN:
+        e = encoding(name)
+        columns = 3 * e.block
+        raw = rng.integers(0, 256, (5, e.row_nbytes(columns))).astype(np.uint8)
+        want = e.decode((raw,), columns)
+        planes = b.input(name, raw.shape, "u8")
+        outputs += [planes.dequantize(encoding=name, shape=(5, columns)), planes.reverse(axes=(0,)).dequantize(encoding=name, shape=(5, columns))]
+        given.append(raw)
+        wants += [want, want[::-1]]
+    finite = quantize(rng.normal(size=(5, 64)).astype(np.float32), "q4_1")[0]
+    x = rng.normal(size=(2, 3, 64)).astype(np.float32)
+    outputs.append(planes.apply("qmatmul", (b.input("x", x.shape).reverse(axes=(2,)), b.input("w", finite.shape, "u8")), {"encoding": "q4_1", "shape": (5, 64)}))
+    got = project(b.finish(*outputs), tmp_path).run(*given, x, finite)
+    for k, (found, want) in enumerate(zip(got, wants, strict=False)):
+        np.testing.assert_array_equal(found, want, WRITTEN[k // 2])
+    np.testing.assert_allclose(got[-1], x[..., ::-1] @ encoding("q4_1").decode((finite,), 64).T, rtol=1e-4, atol=1e-4)
+    assert {"q8_0", "q4_1", "q4_k", "q6_k", "mxfp4"} <= set(WRITTEN)
 
 
 # ---- whole graphs

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from rlxpy.backends.cpu import ctext
 from rlxpy.backends.cpu.elementwise import body_of
-from rlxpy.backends.cpu.kernel import Operand, Site
+from rlxpy.backends.cpu.kernel import Site
 from rlxpy.backends.cpu.lines import lines_of
 from rlxpy.backends.cpu.loops import aligned, index, nest
 from rlxpy.ir.dims import lower, product, upper
@@ -47,16 +47,11 @@ def reduction(site: Site) -> tuple[Function, ...]:
     start = {Op.PROD: 1, Op.ALL: 1, Op.MAX: -float("inf") if d.is_float else d.range[0], Op.MIN: float("inf") if d.is_float else d.range[1]}.get(op, 0)
     count = ctext.dim(product(x.shape[a] for a in axes))
     value = f"acc / ({ctext.value(d)}){count}" if op is Op.MEAN else "acc"
-    place = f"x0[{at(kept.strides[0])} + {at(gone.strides[0], 'r')}]"
-    step = f"acc = {accumulated(op, d, 'acc', read_at(x, place))};"
+    step = f"acc = {accumulated(op, d, 'acc', read(x, 'x0', _plus(at(kept.strides[0]), at(gone.strides[0], 'r'))))};"
     body = loops(kept.sizes, [f"{ctext.value(d)} acc = {literal(start, d)};", *loops(gone.sizes, [step], "r"), write(out.dtype, f"y[{at(kept.strides[1])}]", value)])
     if op in (Op.MAX, Op.MIN) and any(lower(x.shape[a]) == 0 for a in axes):
         return (function(site, [f"if ({count} == 0) return 1;", *body], fails=True),)
     return (function(site, body),)
-
-
-def read_at(o: Operand, place: str) -> str:
-    return read(o, place.partition("[")[0], place.partition("[")[2].removesuffix("]"))
 
 
 def extreme_index(site: Site) -> tuple[Function, ...]:

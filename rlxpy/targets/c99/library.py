@@ -19,7 +19,7 @@ MOVEMENT = tuple(op for op in Op if op.row.view)
 
 
 def library() -> KernelLibrary:
-    number, read, real = Constraint("out.dtype", "IN", NUMBERS), Constraint("in0.dtype", "IN", NUMBERS), Constraint("out.dtype", "IN", (*NUMBERS, "i4", "u4"))
+    number, read, kept = Constraint("out.dtype", "IN", NUMBERS), Constraint("in0.dtype", "IN", NUMBERS), Constraint("out.dtype", "IN", (*NUMBERS, "i4", "u4"))
 
     def row(op: Op, emit: Emitter, *constraints: Constraint, scratch: Callable[[Graph, Node], int] | None = None) -> KernelRow:
         return KernelRow(op.text, op, emit, constraints=constraints, scratch_nbytes=scratch)
@@ -34,15 +34,15 @@ def library() -> KernelLibrary:
         row(Op.MATMUL, compute.matmul, number),
         row(Op.QMATMUL, packed.qmatmul, Constraint("out.dtype", "EQ", "f32"), Constraint("attrs.encoding", "IN", packed.WRITTEN)),
         row(Op.DEQUANTIZE, packed.dequantize, Constraint("attrs.encoding", "IN", packed.WRITTEN)),
-        *(row(op, move.copy, real) for op in MOVEMENT),
-        row(Op.CONCAT, move.concat, real),
+        *(row(op, move.copy, kept) for op in MOVEMENT),
+        row(Op.CONCAT, move.concat, kept),
         row(Op.PAD, move.pad, number),
         row(Op.IOTA, move.iota, number),
         row(Op.SIZE, move.size),
-        row(Op.GATHER, move.gather, real),
-        row(Op.TAKE_ALONG, move.take_along, real),
+        row(Op.GATHER, move.gather, kept),
+        row(Op.TAKE_ALONG, move.take_along, kept),
         row(Op.SCATTER_ADD, move.scatter_add, number, scratch=move.scatter_scratch),
-        row(Op.KV_APPEND, move.append, real),
+        row(Op.KV_APPEND, move.append, kept),
     ))
 
 

@@ -18,6 +18,8 @@ from rlxpy.ir.text import show_node
 from rlxpy.targets.c99.move import copied
 from rlxpy.targets.c99.text import Emitter, Function, indented
 
+EXTREMES = frozenset({Op.MAX, Op.MIN, Op.ARGMAX, Op.ARGMIN})
+
 
 @dataclass(frozen=True)
 class Places:
