@@ -19,7 +19,7 @@ from rlxpy.backends.reference import Reference
 from rlxpy.cli import why
 from rlxpy.cli.app import app
 from rlxpy.compiler.session import served
-from rlxpy.errors import AbiMismatch, InputError, LegaliseError, RegistryError, SchemaConflict
+from rlxpy.errors import AbiMismatch, InputError, LegaliseError, RegistryError, RlxError, SchemaConflict
 from rlxpy.extend.backend import BackendSpec, Device
 from rlxpy.extend.bands import narrowed
 from rlxpy.extend.kernels import (
@@ -456,3 +456,53 @@ def test_a_weight_that_is_read_as_stored_keeps_its_bytes(answer: LayoutAnswer) -
     assert [n.name for n in f.plan.graph.params] == ["w"]
     assert f.plan.steps[0].choice.name == "mine/r"
     np.testing.assert_array_equal(f(np.ones((2, 5), np.float32)), np.full((2, 3), -5))
+
+
+# ---- chains that a row replaces ------------------------------------------------------------------------------------
+def gate(x: Any, g: Any) -> Any:
+    return (g * 2.0).relu() * x
+
+
+def gated(ins: Sequence[Array], outs: Sequence[Array], attrs: Mapping[str, Any]) -> None:
+    np.multiply(np.maximum(ins[1] * np.float32(2), 0), ins[0], out=outs[0])
+
+
+GATE = KernelRow("gate", Op.FUSED, gated, kind="acme.gate", replaces=gate, constraints=(Constraint("in0.dtype", "EQ", "f32"),))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_row_takes_the_place_of_exactly_its_chain(device: str) -> None:
+    lib("mine", GATE)
+    f = compile(graph_of(lambda x, g: gate(x + 1.0, g).exp(), (2, 3), (2, 3)), device=device, options=CompileOptions(debug=True))
+    assert "mine/gate" in [s.choice.name for s in f.plan.steps]
+    x, g = np.random.default_rng(0).normal(size=(2, 2, 3)).astype(np.float32)
+    for _ in range(2):
+        np.testing.assert_allclose(f(x, g), np.exp(np.maximum(g * 2, 0) * (x + 1)), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("f", "dtype", "reason"), [
+    (lambda x, g: gate(x, g), DType.F64, "in0.dtype EQ f32: in0.dtype = f64"),
+    (lambda x, g: gate(x, g) + (g * 2.0).relu(), DType.F32, "others read %4 relu"),
+])
+def test_where_it_cannot_it_says_why_and_the_plain_ops_stay(f: Any, dtype: Any, reason: str) -> None:
+    lib("mine", GATE)
+    c = compile(graph_of(f, (2, 3), (2, 3), dtype=dtype), device="reference")
+    assert "mine/gate" not in [s.choice.name for s in c.plan.steps]
+    assert any(reason in n.text for n in c.fusion.near_misses), c.fusion
+
+
+def test_another_constant_is_another_chain() -> None:
+    lib("mine", GATE)
+    c = compile(graph_of(lambda x, g: (g * 3.0).relu() * x, (2, 3), (2, 3)), device="reference")
+    assert "mine/gate" not in [s.choice.name for s in c.plan.steps]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_row_that_is_merely_close_is_caught_in_debug_mode(device: str) -> None:
+    def close(ins: Sequence[Array], outs: Sequence[Array], attrs: Mapping[str, Any]) -> None:
+        gated(ins, outs, attrs)
+        outs[0].reshape(-1)[-1:] = np.nextafter(outs[0].reshape(-1)[-1:], np.float32(9))
+    lib("mine", KernelRow("gate", Op.FUSED, close, kind="acme.gate", replaces=gate))
+    f = compile(graph_of(gate, (2, 3), (2, 3)), device=device, options=CompileOptions(debug=True))
+    with pytest.raises(RlxError, match=r"(?s)mine/gate is not the chain that it replaces.*1 of 6 elements of output 0 differ; at 5"):
+        f(np.ones((2, 3), np.float32), np.ones((2, 3), np.float32))

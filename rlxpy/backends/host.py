@@ -90,13 +90,30 @@ class HostCall:
         self._launch(ins, outs, {**attrs, **self._params})
 
 
-def host_launch(graph: Graph, step: Step, row: KernelRow | None = None) -> HostLaunch:
-    """What runs a step whose row is a NumPy function; `row` stands for that of a step without one.  Raises CompileError."""
+def host_launch(graph: Graph, step: Step, row: KernelRow | None = None, *, debug: bool = False) -> HostLaunch:
+    """What runs a step whose row is a NumPy function; `row` stands for that of a step without one.  Raises CompileError.
+
+    debug: a row that replaces a chain is compared with it, byte for byte, at every launch."""
     row, params = step.choice.row or row, dict(step.choice.params)
     assert row is not None, "the host tier is made of rows"
     assert callable(row.launch), "of NumPy functions"
     launch = ready(row.launch, step.node)
-    return HostCall(row, params, row.init(graph, step.node) if row.init else None) if params or row.init or row.fini else launch
+    made = HostCall(row, params, row.init(graph, step.node) if row.init else None) if params or row.init or row.fini else launch
+    return _beside_chain(step.choice.name, made) if debug and row.replaces else made
+
+
+def _beside_chain(name: str, launch: HostLaunch) -> HostLaunch:
+    def both(ins: Sequence[Array], outs: Sequence[Array], attrs: Mapping[str, Any]) -> None:
+        want = [np.empty(o.shape, o.dtype) for o in outs]
+        run_chain(ins, want, attrs)
+        launch(ins, outs, attrs)
+        for k, (w, got) in enumerate(zip(want, outs, strict=True)):
+            wrong = [i for i, (a, b) in enumerate(zip(w.flat, got.flat, strict=True)) if a.tobytes() != b.tobytes()] if w.tobytes() != got.tobytes() else []
+            if wrong:
+                i = wrong[0]
+                raise RlxError(f"{name} is not the chain that it replaces", why=f"{len(wrong)} of {w.size} elements of output {k} differ; at {i} it gives {got.flat[i]!r}, the chain {w.flat[i]!r}",
+                               fix="a row with `replaces` gives the chain's results to the last bit; register a close one as an op of its own")
+    return both
 
 
 LaunchAt = Callable[[Sizes], HostLaunch]

@@ -35,7 +35,7 @@ class Reference:
         return None
 
     def load(self, plan: Plan, params: Mapping[str, Array], *, debug: bool = False) -> NumpyGraph:
-        return NumpyGraph(plan, params, debug, {s.node.id: by_size(s, lambda v: _launch_of(plan.graph, v)) for s in plan.steps})
+        return NumpyGraph(plan, params, debug, {s.node.id: by_size(s, lambda v: _launch_of(plan.graph, v, debug)) for s in plan.steps})
 
 
 class _Memory(NamedTuple):
@@ -217,9 +217,9 @@ class _ProfiledGraph(NumpyGraph):
         return launch
 
 
-def _launch_of(graph: Graph, step: Step) -> HostLaunch:
+def _launch_of(graph: Graph, step: Step, debug: bool) -> HostLaunch:
     row = step.choice.row or extension_row(graph, step.node)
-    return host_launch(graph, step, row) if row is not None and callable(row.launch) else launcher(step.node.row)
+    return host_launch(graph, step, row, debug=debug) if row is not None and callable(row.launch) else launcher(step.node.row)
 
 
 def _symbols_of(plan: Plan, step: Step) -> tuple[str, ...]:

@@ -321,11 +321,11 @@ def _layout_refusal(row: KernelRow, schema: OpSchema | None, graph: Graph, node:
 def _chain_refusal(row: KernelRow, graph: Graph, node: Node) -> str | None:
     if row.replaces is None:
         return None
-    from rlxpy.extend.chains import chain_of  # it builds graphs, which few rows need
+    from rlxpy.extend.chains import chain_of, in_order  # they build graphs, which few rows need
 
     (_, body), = node.attrs.graphs()
     chain = chain_of(row.replaces, tuple(graph.type(r) for r in node.inputs))
-    return None if chain == body else f"replaces {_ops(chain)}: the node is {_ops(body)}"
+    return None if chain == in_order(body) else f"replaces {_ops(chain)}: the node is {_ops(body)}"
 
 
 def _ops(body: Graph | None) -> str:

@@ -10,6 +10,7 @@ from rlxpy.extend.backend import BackendSpec
 from rlxpy.extend.passes import Note, NotingPass, Pass, Watch, passes_along, registered_passes
 from rlxpy.fusion.attention import FuseAttention
 from rlxpy.fusion.canonicalise import Canonicalise
+from rlxpy.fusion.chains import FuseChains
 from rlxpy.fusion.composites import FindComposites
 from rlxpy.fusion.legalise import Legalise, LowerExtensions
 from rlxpy.fusion.rebuild import rebuild
@@ -77,7 +78,8 @@ def standard(spec: BackendSpec, *, optimise: bool = True) -> tuple[Pass, ...]:
         return LowerExtensions(spec), legal
     apart = spec.apart if spec.guests else None
     # legalise once more after composites: one that the backend refuses must be plain ops again before they fuse
-    road: tuple[Pass, ...] = (tidy, LowerExtensions(spec), legal, tidy, FindComposites(), legal, tidy, FuseAttention(apart), Fuse(spec.fuses, apart))
+    chains = FuseChains(spec)  # as they were written, before anything is rewritten
+    road: tuple[Pass, ...] = (*((chains,) if chains.rows else ()), tidy, LowerExtensions(spec), legal, tidy, FindComposites(), legal, tidy, FuseAttention(apart), Fuse(spec.fuses, apart))
     idle = {name for name, has_work in (("fuse-attention", "attention" in spec.fuses), ("fuse", bool(spec.fuses))) if not has_work}
     *early, late = passes_along([p.name for p in road])
     return (*(p for mine, built_in in zip(early, road, strict=True) for p in (*mine, built_in) if p.name not in idle), *late, legal)

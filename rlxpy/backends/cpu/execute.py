@@ -122,7 +122,7 @@ class CpuGraph:
         consts = {plan.places[n.refs[0]].buffer: n.attrs.value.array for n in plan.graph if n.op is Op.CONST}  # type: ignore[attr-defined]
         self._arrays: dict[int, Array] = {**consts, **{self._buffers[k]: np.asarray(a, order="C") for k, a in params.items()}}
         self._weights = self._lay_out(self._arrays, None)
-        self._launches = {(s.host.node.id, s.host.when): host_launch(plan.graph, s.host) for s in program.segments if s.host}
+        self._launches = {(s.host.node.id, s.host.when): host_launch(plan.graph, s.host, debug=debug) for s in program.segments if s.host}
         self._idle: deque[_Arena] = deque()
         self._bound: dict[tuple[int, ...], _Bound] = {}
         self._log_nbytes = sum(_undo_nbytes(plan, s.node) for s in plan.steps if s.node.op is Op.KV_APPEND)
