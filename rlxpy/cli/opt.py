@@ -44,11 +44,13 @@ def opt(
     Reads the text form that `rlxpy.show` writes.  What was fused, and what nearly was, goes to stderr.
     With --check it exits 1 when the graphs differ."""
     from rlxpy.compiler.devices import choose
+    from rlxpy.compiler.options import CompileOptions
+    from rlxpy.compiler.session import served
     from rlxpy.settings import setting
     from rlxpy.tools.trace import trace
 
     asked = device_names(device) or setting("device")
-    spec = choose(asked).backend.spec
+    spec = served(choose(asked).backend.spec, CompileOptions())
     if names:
         list_passes(spec, as_json)
         return

@@ -2,12 +2,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from rlxpy.compiler.devices import choose
 from rlxpy.compiler.options import CompileOptions
-from rlxpy.compiler.session import lower
+from rlxpy.compiler.session import lower, served
 from rlxpy.errors import InputError, nearest
 from rlxpy.extend.backend import Backend, Emits, Emitted
 from rlxpy.ir.graph import Graph
@@ -40,7 +40,7 @@ def emit(graph: Graph, device: str | Sequence[str] = "cpu", *, isa: str = "", op
     if not isinstance(backend, Emits):
         raise InputError(f"device {backend.spec.device} generates no source", why="its kernels are functions", fix="emit(graph, 'cpu')")
     options = options or CompileOptions()
-    spec = replace(backend.spec, facts={**backend.spec.facts, "numerics": options.numerics})
+    spec = served(backend.spec, options)
     plan, _, _ = lower(graph, spec, options)
     made = backend.emit(plan)
     return Source(made.source, dict(made.kernels), _rows(made), spec.device.name)
