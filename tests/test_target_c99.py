@@ -202,6 +202,9 @@ def test_names_of_any_kind_become_identifiers(tmp_path: Path) -> None:
     graph = b.finish(total, xs[0], xs[0], names=("int", "a+b", "a*b"))
     got = project(graph, tmp_path).run(*(np.full((2, 3), k, np.float32) for k in range(8)), sizes={"t": 2, "α": 3})
     assert [float(a.reshape(-1)[-1]) for a in got] == [28.0, 0.0, 0.0]
+    for name in ("NAN", "y", "float"):  # a header's own names must not change what others mean
+        b = Builder(name)
+        assert np.isnan(project(b.finish(b.input("y", (2,)) * float("nan")), tmp_path / name).run(np.ones(2, np.float32))[0]).all()
     assert all(line.isascii() for p in tmp_path.glob("*.[ch]") for line in p.read_text("utf-8").splitlines())
 
 
