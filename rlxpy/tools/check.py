@@ -80,9 +80,8 @@ def _meaning(op: AnyOp, oracle: Any) -> str:
 def _reach(every: Sequence[Sample]) -> tuple[str, ...]:
     """What the calls have and lack of what finds faults."""
     shapes = [shape for s in every for shape in s.case.shapes]
-    wanted = {"a batch": any(s and s[0] > 1 for s in shapes), "odd sizes": any(d % 2 and d > 1 for s in shapes for d in s), "zero sizes": any(0 in s for s in shapes),
-              "several types": len({s.dtype for s in every}) > 1}
-    return tuple(f"{'' if there else 'no '}{name.removeprefix('a ') if not there else name}" for name, there in wanted.items())
+    return ("a batch" if any(s and s[0] > 1 for s in shapes) else "no batch", "odd sizes" if any(d % 2 and d > 1 for s in shapes for d in s) else "no odd sizes",
+            "zero sizes" if any(0 in s for s in shapes) else "no zero sizes", "several types" if len({s.dtype for s in every}) > 1 else "one type")
 
 
 # ---- laws of the row -----------------------------------------------------------------------------------------------
