@@ -3,6 +3,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -72,3 +74,47 @@ def test_the_command_line_knows_it(python: Path) -> None:
     assert "exact" in run(python, "-m", "rlxpy", "devices")
     assert "acme.softcap" in run(python, "-m", "rlxpy", "ops", "acme.softcap")
     assert [(p["group"], p["package"], p["state"]) for p in json.loads(run(python, "-m", "rlxpy", "plugins", "--json"))] == [(f"rlxpy.{g}", "acme-rlx", "loaded") for g in GROUPS]
+
+
+# ---- rlxpy and a package worked on together ------------------------------------------------------------------------
+def tree(folder: Path, version: str, more: str = "") -> Path:
+    """A working tree: what a clone has, under another version."""
+    shutil.copytree(ROOT / "rlxpy", folder / "rlxpy", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "templates", folder / "templates")
+    init = folder / "rlxpy" / "__init__.py"
+    init.write_text(re.sub(r"__version__ = .*", f'__version__ = "{version}"{more}', init.read_text("utf-8")), "utf-8")
+    return folder
+
+
+def rlx(python: Path, *words: str) -> tuple[int, str, str]:
+    outside = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    done = subprocess.run([python, "-m", "rlxpy", *words], cwd=python.parent, env=outside, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_an_environment_is_linked_to_a_working_tree_and_back(python: Path, tmp_path: Path) -> None:
+    released = run(python, "-m", "rlxpy", "dev", "status")
+    mine = tree(tmp_path / "it's mine", "9.9")
+    assert run(python, "-m", "rlxpy", "dev", "link", str(mine)) == f"rlxpy 9.9 of {mine}; `rlx dev unlink` goes back\n"
+    try:
+        assert run(python, "-c", "import rlxpy; print(rlxpy.__version__)") == "9.9\n"
+        assert run(python, "-m", "rlxpy", "--version") == "rlxpy 9.9\n"
+        assert json.loads(run(python, "-m", "rlxpy", "dev", "status", "--json"))["tree"] == str(mine)
+        assert "acme/exp_once" in run(python, str(ACME / "try_it.py")), "the package runs on the working tree"
+        broken = tree(tmp_path / "broken", "9.8", "\nimport nothing_of_that_name")
+        code, _, said = rlx(python, "dev", "link", str(broken))
+        assert (code, "No module named 'nothing_of_that_name'" in said) == (1, True)
+        assert run(python, "-c", "import rlxpy; print(rlxpy.__version__)") == "9.9\n", "the link from before stands"
+        shutil.rmtree(mine)
+        code, _, said = rlx(python, "dev", "status")
+        assert (code, f"linked to {mine}, which has no rlxpy" in said) == (1, True)
+    finally:
+        assert run(python, "-m", "rlxpy", "dev", "unlink") == released
+    assert rlx(python, "dev", "unlink")[0] == 1
+
+
+def test_what_is_no_working_tree_is_refused(python: Path, tmp_path: Path) -> None:
+    code, _, said = rlx(python, "dev", "link", str(tmp_path))
+    assert code == 1
+    assert f"{tmp_path} is no working tree of rlxpy" in said
+    assert "as installed" in run(python, "-m", "rlxpy", "dev", "status")
