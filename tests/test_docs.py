@@ -50,6 +50,14 @@ def test_an_addition_is_a_few_lines(page: str, heading: str, word: str, most: in
         assert len(written) <= most, "\n".join(written)
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_what_a_page_points_at_is_there(page: Path) -> None:
+    text = page.read_text()
+    linked = [page.parent / m for m in re.findall(r"\]\(([^)#:]+)\)", text)]
+    named = [ROOT / m for m in re.findall(r"`((?:benchmarks|docs|examples|rlxpy|templates|tests)/[\w./-]+)`", text)]
+    assert not [str(p.relative_to(ROOT)) for p in (*linked, *named) if not p.exists()]
+
+
 def commands() -> list[tuple[str, str]]:
     """Those that the prose shows; a Python block may make one of its own."""
     return [(p.name, m[1]) for p in PAGES for m in COMMAND.finditer(BLOCK.sub("", p.read_text()))]
