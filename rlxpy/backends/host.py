@@ -3,15 +3,16 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
-from rlxpy.backends.custom import fill, ready
+from rlxpy.backends.custom import extension_row, fill, ready
 from rlxpy.errors import RlxError
 from rlxpy.extend.backend import BackendSpec
-from rlxpy.extend.kernels import HostLaunch, KernelLibrary, KernelRow, operand_index
+from rlxpy.extend.kernels import HostLaunch, KernelLibrary, KernelRow, KernelSearchPath, operand_index
 from rlxpy.extend.plan import Step
 from rlxpy.extend.schema import schema_of
 from rlxpy.ir import refs
@@ -153,3 +154,8 @@ LIBRARY = KernelLibrary("reference", (
     *(KernelRow(op.text, op, SPECIAL.get(op) or launcher(op.row), doc=op.row.doc) for op in Op if op not in LEAVES and op not in (Op.FUSED, Op.CUSTOM)),
     *(KernelRow(f"fused.{kind}", Op.FUSED, run_chain, kind=kind, doc="the chain, op by op") for kind in (*FUSED_KINDS, "attention")),
 ), reference=True)
+
+
+def with_host(spec: BackendSpec) -> BackendSpec:
+    """The same with NumPy behind it: what nobody takes and nothing rewrites is staged there, and reported."""
+    return replace(spec, host=KernelSearchPath((LIBRARY,)), staged=extension_row)

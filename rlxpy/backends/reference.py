@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import monotonic_ns
@@ -83,6 +83,11 @@ class NumpyGraph:
         self._names = {n.name: plan.places[n.refs[0]].buffer for n in plan.graph.params}
         self._idle: deque[_Memory] = deque()
         self._symbols = {s.node.id: _symbols_of(plan, s) for s in plan.steps}
+
+    @classmethod
+    def of(cls, plan: Plan, params: Mapping[str, Array], debug: bool, native: Callable[[Step], HostLaunch]) -> NumpyGraph:
+        """For a backend in host memory: `native` gives what launches a step that the backend's generator took; rows launch the others."""
+        return cls(plan, params, debug, {s.node.id: native(s) if s.choice.tier == "native" else by_size(s, lambda v: _launch_of(plan.graph, v)) for s in plan.steps})
 
     def set_params(self, arrays: Mapping[str, Array]) -> None:
         self._fixed = {**self._fixed, **{self._names[name]: np.asarray(a, order="C") for name, a in arrays.items()}}

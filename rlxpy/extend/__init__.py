@@ -14,8 +14,16 @@ if TYPE_CHECKING:
         RocmGpuKernel as RocmGpuKernel,
         register_gpu_kernel as register_gpu_kernel,
     )
+    from rlxpy.backends.host import with_host as with_host
+    from rlxpy.backends.reference import HostGraph as HostGraph
     from rlxpy.errors import BuildError as BuildError, CustomOpError as CustomOpError, RlxError as RlxError
-    from rlxpy.extend.backend import Backend as Backend, BackendSpec as BackendSpec, Device as Device, ExecutableGraph as ExecutableGraph
+    from rlxpy.extend.backend import (
+        Backend as Backend,
+        BackendSpec as BackendSpec,
+        Device as Device,
+        ExecutableGraph as ExecutableGraph,
+        supported_ops as supported_ops,
+    )
     from rlxpy.extend.devices import backend_registry as backend_registry, register_backend as register_backend
     from rlxpy.extend.kernels import (
         ABI_VERSION as ABI_VERSION,
@@ -92,9 +100,11 @@ if TYPE_CHECKING:
 
 _HOME = {name: module for module, names in {
     "backends.custom": "register_cpu_kernel",
+    "backends.host": "with_host",
     "backends.gpu.raw": "CudaGpuKernel RocmGpuKernel register_gpu_kernel",
+    "backends.reference": "HostGraph",
     "errors": "BuildError CustomOpError RlxError",
-    "extend.backend": "Backend BackendSpec Device ExecutableGraph",
+    "extend.backend": "Backend BackendSpec Device ExecutableGraph supported_ops",
     "extend.devices": "backend_registry register_backend",
     "extend.kernels": "ABI_VERSION Choice Constraint KernelLibrary KernelRow KernelSearchPath LayoutAnswer Tunable WeightLayout",
     "extend.libraries": "kernel_registry register_kernel_library unregister_kernel_library",

@@ -1,7 +1,7 @@
 """What a backend promises.  The compiler sees only this; it never imports a backend."""
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -11,8 +11,9 @@ from rlxpy.extend.kernels import Choice, KernelLibrary, KernelRow, KernelSearchP
 from rlxpy.extend.libraries import BUILTIN
 from rlxpy.extend.plan import Plan, Step
 from rlxpy.ir.dims import Sizes
-from rlxpy.ir.dtypes import Array
+from rlxpy.ir.dtypes import Array, DType
 from rlxpy.ir.graph import Graph, Node
+from rlxpy.ir.op import Op
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class BackendSpec:
     guests    names of libraries that others added: what they serve is not fused away"""
 
     device: Device
-    kernels: KernelSearchPath
+    kernels: KernelSearchPath = KernelSearchPath(())
     native: Any = None  # Callable[[BackendSpec, Graph, Node], str | None]
     fuses: frozenset[str] = frozenset()
     host: KernelSearchPath | None = None
@@ -110,6 +111,22 @@ class BackendSpec:
             return Choice(choice.row, choice.library, "host", choice.lost)
         row = self.staged(graph, node)
         return Choice(row, "host", "host") if row else None
+
+
+Claim = Callable[[Graph, Node], str | None] | Collection[DType]  # why a node is not taken, None when it is; or the types its operands may have
+
+
+def supported_ops(claims: Mapping[Op, Claim]) -> Callable[[BackendSpec, Graph, Node], str | None]:
+    """A `native` from what a generator takes, by op.  Everything else is rewritten into that, or staged on the host."""
+    def native(spec: BackendSpec, graph: Graph, node: Node) -> str | None:
+        claim = claims.get(node.op)
+        if claim is None:
+            return f"it does not claim {node.label}"
+        if callable(claim):
+            return claim(graph, node)
+        odd = next((t for t in (*(graph.type(r) for r in node.inputs), *node.types) if t.dtype not in claim), None)
+        return odd and f"{node.label} takes {', '.join(d.text for d in DType if d in claim)}, not {odd}"
+    return native
 
 
 @runtime_checkable

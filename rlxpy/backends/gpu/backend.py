@@ -5,12 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from rlxpy.backends.custom import extension_row
 from rlxpy.backends.gpu.vendor import Vendor, look, missing
-from rlxpy.backends.host import LIBRARY
+from rlxpy.backends.host import with_host
 from rlxpy.errors import BackendMissing
 from rlxpy.extend.backend import BackendSpec, Device, ExecutableGraph
-from rlxpy.extend.kernels import Choice, KernelSearchPath, Refusal
+from rlxpy.extend.kernels import Choice, Refusal
 from rlxpy.extend.plan import Plan
 from rlxpy.ir.dtypes import Array
 from rlxpy.ir.graph import Graph, Node
@@ -25,7 +24,7 @@ class Gpu:
     @property
     def spec(self) -> BackendSpec:
         name = self.vendor.device
-        return BackendSpec(Device(name), KernelSearchPath(()), host=KernelSearchPath((LIBRARY,)), staged=extension_row, extensions=partial(_own_kernel, name), views=False)
+        return with_host(BackendSpec(Device(name), extensions=partial(_own_kernel, name), views=False, domain="device"))
 
     def missing(self) -> str:
         return missing(self.vendor) or f"{look(self.vendor).found} could be used, but this version of rlxpy does not run graphs there yet"
