@@ -22,11 +22,11 @@ from rlxpy.extend import (
     Device,
     DType,
     ExecutableGraph,
-    KernelSearchPath,
     Plan,
     backend_registry,
     register_backend,
     supported_ops,
+    with_host,
 )
 from rlxpy.extend.plan import Space
 from rlxpy.ir.dtypes import Array
@@ -304,7 +304,7 @@ def test_who_cannot_run_here_or_is_nobody_is_told_so() -> None:
         conform("absent")
     with pytest.raises(InputError, match="'tyo'"):
         conform("tyo")
-    with pytest.raises(InputError, match="near it: .*add"):
+    with pytest.raises(InputError, match=r"near it: .*add"):
         conform("toy", ["adds"])
 
 

@@ -16,7 +16,7 @@ from rlxpy.backends.cpu.backend import Cpu
 from rlxpy.backends.cpu.compilers import find_compiler
 from rlxpy.backends.custom import extension_row
 from rlxpy.backends.host import LIBRARY
-from rlxpy.backends.reference import NumpyGraph, Reference
+from rlxpy.backends.reference import HostGraph, Reference
 from rlxpy.errors import CompileError, HookMismatch, LegaliseError, NotRegistered, RlxError
 from rlxpy.extend import (
     BackendSpec,
@@ -48,7 +48,7 @@ class Foreign:
 
     def missing(self) -> None: return None
 
-    def load(self, plan: Plan, params: Mapping[str, Array], *, debug: bool = False) -> NumpyGraph: return Reference().load(plan, params, debug=debug)
+    def load(self, plan: Plan, params: Mapping[str, Array], *, debug: bool = False) -> HostGraph: return Reference().load(plan, params, debug=debug)
 
 
 @pytest.fixture(autouse=True)

@@ -34,8 +34,8 @@ class Reference:
     def missing(self) -> str | None:
         return None
 
-    def load(self, plan: Plan, params: Mapping[str, Array], *, debug: bool = False) -> NumpyGraph:
-        return NumpyGraph(plan, params, debug, {s.node.id: by_size(s, lambda v: _launch_of(plan.graph, v, debug)) for s in plan.steps})
+    def load(self, plan: Plan, params: Mapping[str, Array], *, debug: bool = False) -> HostGraph:
+        return HostGraph(plan, params, debug, {s.node.id: by_size(s, lambda v: _launch_of(plan.graph, v, debug)) for s in plan.steps})
 
 
 class _Memory(NamedTuple):
@@ -66,7 +66,7 @@ class _BoundStep(NamedTuple):
     planned: Step
 
 
-class NumpyGraph:
+class HostGraph:
     """Binds the plan to memory once for each set of sizes, then only calls."""
 
     KEPT_PROGRAMS = 8
@@ -85,9 +85,9 @@ class NumpyGraph:
         self._symbols = {s.node.id: _symbols_of(plan, s) for s in plan.steps}
 
     @classmethod
-    def of(cls, plan: Plan, params: Mapping[str, Array], debug: bool, native: Callable[[Step], HostLaunch]) -> NumpyGraph:
+    def of(cls, plan: Plan, params: Mapping[str, Array], debug: bool, native: Callable[[Step], HostLaunch]) -> HostGraph:
         """For a backend in host memory: `native` gives what launches a step that the backend's generator took; rows launch the others."""
-        return cls(plan, params, debug, {s.node.id: native(s) if s.choice.tier == "native" else by_size(s, lambda v: _launch_of(plan.graph, v)) for s in plan.steps})
+        return cls(plan, params, debug, {s.node.id: by_size(s, lambda v: native(v) if v.choice.tier == "native" else _launch_of(plan.graph, v, debug)) for s in plan.steps})
 
     def set_params(self, arrays: Mapping[str, Array]) -> None:
         self._fixed = {**self._fixed, **{self._names[name]: np.asarray(a, order="C") for name, a in arrays.items()}}
@@ -203,10 +203,10 @@ def _overwritten(step: _BoundStep) -> tuple[Array, Array]:
     return where, where.copy()
 
 
-class _ProfiledGraph(NumpyGraph):
+class _ProfiledGraph(HostGraph):
     """A twin of a graph, with its weights and its memory."""
 
-    def __init__(self, graph: NumpyGraph) -> None:
+    def __init__(self, graph: HostGraph) -> None:
         self.__dict__.update(graph.__dict__)
         self.spans: list[Span] = []
 

@@ -14,7 +14,7 @@ from rlxpy.backends.cpu import compilers
 from rlxpy.backends.cpu.execute import CpuGraph, Library
 from rlxpy.backends.cpu.program import Program
 from rlxpy.backends.host import LIBRARY, as_stored, by_size, host_launch, launcher, run_chain
-from rlxpy.backends.reference import NumpyGraph
+from rlxpy.backends.reference import HostGraph
 from rlxpy.backends.state import State
 from rlxpy.extend.backend import Span
 from rlxpy.extend.kernels import HostLaunch
@@ -47,7 +47,7 @@ class TieredGraph:
         self.plan, self.debug = plan, debug
         self.error: Exception | None = None
         self._params, self._build, self._born = dict(params), build, perf_counter()
-        self._running: NumpyGraph | CpuGraph = NumpyGraph(plan, params, debug, {s.node.id: by_size(s, lambda v: numpy_launch(plan.graph, v)) for s in plan.steps})
+        self._running: HostGraph | CpuGraph = HostGraph(plan, params, debug, {s.node.id: by_size(s, lambda v: numpy_launch(plan.graph, v)) for s in plan.steps})
         self._seconds: dict[tuple[tuple[str, int], ...], float] = {}
         self._taken: float | None = None
         self.renew()
@@ -132,7 +132,7 @@ class TieredGraph:
 
     def run(self, inputs: Sequence[Array], sizes: Sizes, outputs: Sequence[Array], state: State | None) -> None:
         running = self._running
-        if isinstance(running, NumpyGraph) and not self._done.is_set():
+        if isinstance(running, HostGraph) and not self._done.is_set():
             self.start()
             seconds = self._reference_seconds(sizes)
             if seconds >= PATIENCE_SECONDS:
