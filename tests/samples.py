@@ -6,6 +6,7 @@ import numpy as np
 from rlxpy import DType
 from rlxpy.backends.cpu.isa import available
 from rlxpy.ir.dtypes import Array
+from rlxpy.tools.behaviour import CLOSE
 from rlxpy.tools.cases import OPS, accepted, cases, samples
 from rlxpy.tools.samples import Case, Sample, accepted_by, draw, layouts, plain
 
@@ -19,12 +20,6 @@ def assert_same(got: Array, want: Array, where: str = "") -> None:
     if plain(want).dtype.kind == "f":
         zero = plain(want) == 0
         np.testing.assert_array_equal(np.signbit(plain(got)[zero]), np.signbit(plain(want)[zero]), f"{where}: signs of zeros")
-
-
-CLOSE = {  # for narrow floats one unit in the last place
-    DType.F64: 1e-12, DType.C128: 1e-12, DType.F32: 2e-6, DType.C64: 2e-6,
-    DType.F16: 2.0 ** -10, DType.BF16: 2.0 ** -7, DType.F8E4M3FN: 2.0 ** -3, DType.F8E5M2: 2.0 ** -2, DType.F4E2M1: 2.0 ** -1,
-}
 
 
 def assert_close(got: Array, want: Array, dt: DType, where: str = "") -> None:

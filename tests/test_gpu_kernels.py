@@ -15,6 +15,7 @@ import pytest
 from gpu_shims import amd_arguments, assembly, clang, simulate
 
 from rlxpy import Builder, CompileOptions, DType, Graph, Op, RlxError, sym
+from rlxpy.backends.cpu.ctext import size_name
 from rlxpy.backends.gpu.backend import Gpu
 from rlxpy.backends.gpu.launch import GpuLaunch
 from rlxpy.backends.gpu.raw import CudaGpuKernel, GpuKernel, RocmGpuKernel, own_gpu_kernel, register_gpu_kernel
@@ -183,7 +184,7 @@ def test_abi_1_says_what_its_numbers_cannot_hold() -> None:
 def test_abi_2_has_offsets_of_64_bits_in_bytes_and_sizes_as_arguments() -> None:
     register_gpu_kernel(CudaGpuKernel("acme.cap", CAP, block_size=128))
     made = launch_of(graph("acme.cap", ((N, 3), "f64")), "cuda")
-    assert [(a.name, a.what, a.offset) for a in made.args] == [("arena", "arena", 0), ("x_at", "offset", 8), ("out_at", "offset", 16), ("size_N", "size", 24)]
+    assert [(a.name, a.what, a.offset) for a in made.args] == [("arena", "arena", 0), ("x_at", "offset", 8), ("out_at", "offset", 16), (size_name("N"), "size", 24)]
     geometry, packed = made(7, {"x": 2**35 + 1, "out": 2**40}, {"N": 100})
     assert struct.unpack("<QQQq", packed) == (7, 2**35 + 1, 2**40, 100)
     assert geometry.grid == (3, 1, 1)
