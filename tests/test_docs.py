@@ -52,7 +52,7 @@ def test_an_addition_is_a_few_lines(page: str, heading: str, word: str, most: in
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_what_a_page_points_at_is_there(page: Path) -> None:
-    text = page.read_text()
+    text = BLOCK.sub("", page.read_text())
     linked = [page.parent / m for m in re.findall(r"\]\(([^)#:]+)\)", text)]
     named = [ROOT / m for m in re.findall(r"`((?:benchmarks|docs|examples|rlxpy|templates|tests)/[\w./-]+)`", text)]
     assert not [str(p.relative_to(ROOT)) for p in (*linked, *named) if not p.exists()]
