@@ -65,10 +65,18 @@ class Growth:
     def keep(self, made: Value | Sequence[Value]) -> None:
         for v in made if isinstance(made, (list, tuple)) else (made,):
             inexact = v.dtype.is_float or v.dtype.is_complex
-            if inexact and (v.node.op not in ROUNDED | LEAVES or v.dtype.is_complex or any(r in self.loose for r in v.node.inputs)):
+            if inexact and self._has_many_right_answers(v.ref):
                 self.loose.add(v.ref)
             if v.ref not in {w.ref for w in self.values}:
                 self.values.append(v)
+
+    def _has_many_right_answers(self, ref: Any) -> bool:
+        """Also through values that a maker built on the way and did not keep."""
+        if ref in {v.ref for v in self.values}:
+            return ref in self.loose
+        node = self.b.nodes[ref.node]
+        t = node.types[ref.out].dtype
+        return (t.is_float or t.is_complex) and (node.op not in ROUNDED | LEAVES or t.is_complex or any(map(self._has_many_right_answers, node.inputs)))
 
     def pick(self, op: Op, test: Callable[[Value], bool] = lambda v: True) -> Value:
         """A recent value more often than an old one.  Raises Unfit."""
