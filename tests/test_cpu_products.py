@@ -221,6 +221,17 @@ def test_the_real_instructions_compile(numerics: str) -> None:
     assert build(cpu.program(plan, cpu.isa).source, cpu.isa, reason).is_file()
 
 
+def test_types_of_one_scheme_share_its_functions() -> None:
+    b = Builder("types")
+    x, y = b.input("x", (33, 40)), b.input("y", (33, 40), "bf16")
+    graph = b.finish(x @ b.param("w", (40, 17)), y @ b.param("v", (40, 17), "bf16"))
+    w = np.random.default_rng(0).integers(-3, 4, (40, 17)).astype(np.float32)
+    f = on_tiles(graph, {"w": w, "v": w.astype(DType.BF16.numpy)}, "medium")
+    assert [r["kernel"] for r in f.dispatch()] == ["cpu/matmul.amx_bf16", "cpu/matmul.amx"]
+    for got in f.run(np.ones((33, 40), np.float32), np.ones((33, 40), DType.BF16.numpy)):
+        np.testing.assert_array_equal(got.astype(np.float32), np.broadcast_to(w.sum(axis=0), (33, 17)))
+
+
 def test_too_few_rows_stay_off_the_tiles_and_explain_says_why() -> None:
     b = Builder("few")
     f = on_tiles(b.finish(b.input("x", (16, 8)) @ b.param("w", (8, 8))), {"w": np.ones((8, 8), np.float32)}, "highest")

@@ -1,7 +1,9 @@
 """Products with packed weights on the cpu: every block encoding, on every instruction set, against float64 and the arithmetic as written."""
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,21 +12,28 @@ from samples import ISAS
 
 from rlxpy import Builder, CompileOptions, Embedder, Generator, compile, settings, sym
 from rlxpy.backends.cpu import threads as pool
+from rlxpy.backends.cpu.amx import BF16
+from rlxpy.backends.cpu.amx_packed import ROW_BLOCK
+from rlxpy.backends.cpu.backend import Cpu
 from rlxpy.backends.cpu.blocks import BLOCKS
+from rlxpy.backends.cpu.build import build
 from rlxpy.backends.cpu.compilers import find_compiler
 from rlxpy.backends.cpu.int8 import reader as int8_reader
 from rlxpy.backends.cpu.isa import Isa, available, named
 from rlxpy.backends.cpu.quant import PANEL_DEPTH
 from rlxpy.compiler.compiled import CompiledGraph
+from rlxpy.compiler.session import lower
 from rlxpy.errors import BuildError
-from rlxpy.ir.dtypes import Array
+from rlxpy.ir.dtypes import Array, DType
 from rlxpy.ir.encoding import encoding
+from rlxpy.ir.graph import Graph
+from rlxpy.ir.op import Op
 from rlxpy.ir.quantize import quantize
 
 reason = find_compiler()
 pytestmark = pytest.mark.skipif(isinstance(reason, str), reason=f"the cpu backend did not run: {reason}")
 
-COUNTS = (0, 1, 2, 3, 4, 5, 23, 24, 67)  # rows of the left operand: none, each of the few, the last few, panels and their rests
+COUNTS = (0, 1, 2, 3, 4, 5, 15, 16, 23, 24, 67)  # rows of the left operand: none, each of the few, the last few, the first on tiles, panels and their rests
 ROWS = 37       # of the weights: no multiple of the four that are read together
 KINDS = ("q8_0", "q4_1", "q5_0", "q6_k", "iq4_nl", "nvfp4_ggml")  # a signed byte, nibbles and a minimum, single bits, small groups, tables, runs of 8
 BOUND = 2.0**-20  # of the sum of absolute products: a hundred roundings of f32, far below those of int8
@@ -81,7 +90,12 @@ def size(name: str, dense: Array) -> Array:
     return np.broadcast_to(blocks.max(-1, keepdims=True), blocks.shape).reshape(dense.shape)
 
 
-def hold(f: CompiledGraph, params: dict[str, Array], numerics: str) -> None:
+def to_bf16(x: Array) -> Array:
+    return x.astype(DType.BF16.numpy).astype(np.float32)
+
+
+def hold(f: CompiledGraph, params: dict[str, Array], numerics: str, on_tiles: int = max(COUNTS) + 1) -> None:
+    """on_tiles: from so many rows on, both operands are rounded to bf16."""
     rng = np.random.default_rng(1)
     for count in COUNTS:
         given = [rng.normal(size=(count, depth_of(name))).astype(np.float32) for name in params]
@@ -91,6 +105,8 @@ def hold(f: CompiledGraph, params: dict[str, Array], numerics: str) -> None:
             exact = encoding(name).decode((params[name],), x.shape[1])
             assert (np.abs(dense - exact) <= 2.0**-22 * size(name, exact)).all(), f"{name}: the matrix"
             left = rounded(x) if numerics == "low" else x.astype(np.float64)
+            if count >= on_tiles:
+                left, exact = to_bf16(x).astype(np.float64), to_bf16(dense)
             error = np.abs(got - left @ exact.T.astype(np.float64))
             assert (error <= BOUND * (np.abs(left) @ size(name, exact).T)).all(), f"{name}, {count} rows, {numerics}: {error.max()}"
 
@@ -155,6 +171,106 @@ def test_a_gated_pair_of_two_encodings(numerics: str) -> None:
         left = rounded(given) if numerics == "low" else given.astype(np.float64)
         y, z = (left @ encoding(e).decode((w,), depth).astype(np.float64).T for w, e in ((gate, "q4_k"), (up, "q6_k")))
         np.testing.assert_allclose(f.run(given), y / (1 + np.exp(-y)) * z, rtol=2e-4, atol=2e-4 * np.abs(y * z).max())
+
+
+# ---- matrix units: where this CPU has none, the C that stands for them
+TILES = next((isa.name for isa in available() if "amx" in isa.features), f"{ISAS[0]}+amx_emulated")
+LEAST_ROWS = BF16.least_rows
+
+
+def on_tiles(graph: Graph, params: dict[str, Array], numerics: str = "medium") -> CompiledGraph:
+    with settings.override(isa=TILES):
+        return compile(graph, params, device="cpu", options=CompileOptions(weights="packed", numerics=numerics, debug=True))
+
+
+@pytest.mark.parametrize("numerics", ["medium", "low"])
+@pytest.mark.parametrize("names", [BLOCKS[k::3] for k in range(3)], ids=",".join)
+def test_every_encoding_on_tiles(names: tuple[str, ...], numerics: str, threads: int) -> None:
+    with settings.override(isa=TILES):
+        hold(*products(names, numerics), numerics, LEAST_ROWS)
+
+
+def test_tiles_serve_many_rows_and_the_report_says_so() -> None:
+    for numerics, few in (("medium", "cpu/qmatmul"), ("low", "cpu/qmatmul.int8")):
+        with settings.override(isa=TILES):
+            f, _ = products(("q4_0",), numerics)
+        (step,) = (s for s in f.plan.steps if s.node.op is Op.QMATMUL)
+        assert (step.choice.name, [(when, c.name) for when, c in step.choice.bands]) == (few, [((("M", LEAST_ROWS, max(COUNTS)),), "cpu/qmatmul.amx")])
+    with settings.override(isa=TILES):
+        f, _ = products(("q4_0",), "highest")
+    assert not any(s.choice.bands for s in f.plan.steps), "bf16 is no f32"
+
+
+def test_long_rows_and_many_of_them_on_tiles() -> None:
+    """More than one step of k, more than one block of rows, and rests of both."""
+    depth, rows, most = BF16.depth * 32 + 96, 49, ROW_BLOCK + 5
+    packed = weights("q5_0", rows, depth)
+    b = Builder("long")
+    f = on_tiles(b.finish(b.input("x", (sym("M", 1, most), depth)).qmatmul(b.param("w", packed.shape, "u8"), encoding="q5_0", shape=(rows, depth))), {"w": packed})
+    dense = to_bf16(encoding("q5_0").decode((packed,), depth)).astype(np.float64)
+    for count in (LEAST_ROWS, most):
+        x = np.random.default_rng(count).normal(size=(count, depth)).astype(np.float32)
+        left = to_bf16(x).astype(np.float64)
+        assert (np.abs(f.run(x) - left @ dense.T) <= BOUND * np.abs(left).sum(-1, keepdims=True) * np.abs(dense).max()).all()
+
+
+@pytest.mark.parametrize("numerics", ["medium", "low"])
+def test_a_gated_pair_of_a_turned_operand_on_tiles(numerics: str) -> None:
+    """Two encodings, a left operand whose rows are no one walk, an operand beside the products, and few rows after many."""
+    rows, depth = 21, 512
+    gate, up = weights("q4_k", rows, depth, 1), weights("q6_k", rows, depth, 2)
+    b = Builder("gated")
+    t = sym("T", 1, 40)
+    x, beside = b.input("x", (t, 3, depth)).transpose(perm=(1, 0, 2)), b.input("beside", (3, t, rows))
+    g, u = (x.qmatmul(b.param(n, w.shape, "u8"), encoding=e, shape=(rows, depth)) for n, w, e in (("g", gate, "q4_k"), ("u", up, "q6_k")))
+    f = on_tiles(b.finish(g.silu() * u, (x.qmatmul(b.param("v", up.shape, "u8"), encoding="q6_k", shape=(rows, depth)) + beside).tanh()), {"g": gate, "u": up, "v": up}, numerics)
+    assert {c.name for s in f.plan.steps for _, c in s.choice.bands} == {"cpu/fused.qgated_mlp.amx", "cpu/fused.qmatmul.amx"}
+    dense = [to_bf16(encoding(e).decode((w,), depth)).astype(np.float64) for w, e in ((gate, "q4_k"), (up, "q6_k"))]
+    for count in (LEAST_ROWS, 37, 2):
+        rng = np.random.default_rng(count)
+        given, more = (rng.normal(size=(count, 3, depth)) * 0.02).astype(np.float32), rng.normal(size=(3, count, rows)).astype(np.float32)
+        y, z = (to_bf16(given).astype(np.float64).swapaxes(0, 1) @ d.T for d in dense)
+        within = 1e-3 if count >= LEAST_ROWS else 0.05
+        gated, added = f.run(given, more)
+        np.testing.assert_allclose(gated, y / (1 + np.exp(-y)) * z, rtol=within, atol=within * np.abs(y * z).max())
+        np.testing.assert_allclose(added, np.tanh(z + more), rtol=0, atol=within * np.abs(z).max())
+
+
+def test_extreme_rows_and_weights_on_tiles_are_multiplied_in_f32() -> None:
+    """Infinities, NaN, huge and subnormal numbers on either side give what f32 gives of the rounded operands, and no row touches another."""
+    rows, depth, count = 37, 160, 70
+    packed = weights("q8_0", rows, depth)
+    for row, worth in ((3, np.inf), (20, np.nan), (33, 2.0**-24)):
+        packed[row, 34:36] = np.frombuffer(np.float16(worth).tobytes(), np.uint8)
+    packed[33, 36:] = np.where(np.arange(depth // 32 * 34 - 36) % 34 < 32, 1, 0)  # a column of small numbers
+    x = np.random.default_rng(3).normal(size=(count, depth)).astype(np.float32)
+    x[1, 7], x[17, 40], x[33, 9], x[34], x[50], x[51, 3], x[66] = np.inf, np.nan, 3e38, 1e-38, 0, 1e35, 1e-41
+    b = Builder("extreme")
+    f = on_tiles(b.finish(b.input("x", (count, depth)).qmatmul(b.param("w", packed.shape, "u8"), encoding="q8_0", shape=(rows, depth))), {"w": packed})
+    assert [r["kernel"] for r in f.dispatch()] == ["cpu/qmatmul.amx"]
+    with np.errstate(all="ignore"):
+        dense = to_bf16(encoding("q8_0").decode((packed,), depth)).astype(np.float64)
+        left = to_bf16(x).astype(np.float64)
+        want, terms = left @ dense.T, np.abs(left) @ np.abs(dense).T
+        got = f.run(x)
+    sure = terms < 1e38
+    assert sure.sum() > 60 * 33
+    assert (np.abs(got[sure] - want[sure]) <= BOUND * terms[sure] + 2.0**-140).all()
+    assert not np.isfinite(got[~np.isfinite(want)]).any()
+    assert not got[50, np.isfinite(dense).all(axis=1)].any()
+
+
+@pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="tile instructions were not compiled: they are x86-64's")
+@pytest.mark.parametrize("numerics", ["medium", "low"])
+def test_the_real_instructions_compile(numerics: str) -> None:
+    assert not isinstance(reason, str)
+    cpu, b = Cpu(named("avx512+vnni+amx")), Builder("real")
+    x = b.input("x", (sym("M", 1, 64), 256))
+    graph = b.finish(*(x.qmatmul(b.param(e, weights(e, 33, 256).shape, "u8"), encoding=e, shape=(33, 256)) for e in BLOCKS))
+    plan, _, _ = lower(graph, replace(cpu.spec, facts={**cpu.spec.facts, "numerics": numerics}), CompileOptions(weights="packed", numerics=numerics))
+    source = cpu.program(plan, cpu.isa).source
+    assert "rlx_tiles_q4_0(" in source
+    assert build(source, cpu.isa, reason).is_file()
 
 
 def test_int8_serves_low_numerics_alone_and_dispatch_says_so() -> None:

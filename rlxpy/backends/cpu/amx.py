@@ -1,6 +1,7 @@
 """Kernels of products on AMX: operands as sums of bf16 planes in tiles, every pair of planes that matters multiplied."""
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -87,10 +88,10 @@ def emitter(scheme: Scheme) -> Emitter:
 def scratch_nbytes(scheme: Scheme, graph: Graph, node: Node) -> int:
     """Memory for the planes of the left operand, and of right operands that are no weights."""
     left, rights = ends(graph, node)
-    return sum(_pieces(scheme, node.type, graph.type(left), [graph.type(r) for r in rights if not is_weight(graph, r)]))
+    return sum(pieces(scheme, node.type, graph.type(left), [graph.type(r) for r in rights if not is_weight(graph, r)]))
 
 
-def _pieces(scheme: Scheme, out: TensorType, left: TensorType, rights: list[TensorType]) -> list[int]:
+def pieces(scheme: Scheme, out: TensorType, left: TensorType, rights: list[TensorType]) -> list[int]:
     """Bytes of the parts of the scratch memory, each a whole number of cache lines."""
     down = -(-upper(left.shape[-1]) // TILE_DEPTH)
     matrices = [(out.shape[:-2], out.shape[-2]), *((r.shape[:-2], r.shape[-1]) for r in rights)]
@@ -102,24 +103,24 @@ def _emit(site: Site, scheme: Scheme) -> Kernel | tuple[Kernel, ...]:
     p = products(site)
     sources = [packed(r, Tiles(scheme.planes)) or r for r in p.rights]
     fresh = list(dict.fromkeys(s for s in sources if isinstance(s, Operand)))
-    pieces = _pieces(scheme, site.node.type, TensorType(p.left.shape, p.left.dtype), [TensorType(o.shape, o.dtype) for o in fresh])
-    if sum(pieces) > site.scratch_nbytes:
+    parts = pieces(scheme, site.node.type, TensorType(p.left.shape, p.left.dtype), [TensorType(o.shape, o.dtype) for o in fresh])
+    if sum(parts) > site.scratch_nbytes:
         return plain(site, p)
-    places = [f"(u16 *)({site.scratch} + {sum(pieces[:k])})" for k in range(len(pieces))]
+    places = [f"(u16 *)({site.scratch} + {sum(parts[:k])})" for k in range(len(parts))]
     left = Operand(p.left.ref, p.left.shape, DType.BF16, row_major(p.left.shape), places[0])
     planes = dict(zip(fresh, places[1:], strict=True))
     w = walk(p, p.left)
     given = tuple(s if isinstance(s, Packed) else planes[s] for s in sources)
-    return (_split_left(site, scheme, p, w, left), *(_split_right(site, scheme, o, place) for o, place in planes.items()), _multiply(site, scheme, p, w, left, given))
+    return (split_left(site, scheme, p, w, left), *(_split_right(site, scheme, o, place) for o, place in planes.items()), multiply(site, scheme, p, w, left, given))
 
 
-def _text(scheme: Scheme, d: DType) -> tuple[str, ...]:
-    """C functions of a scheme, with what splits operands of type d."""
-    load = "%s" if d is DType.F32 else f"rlx_load_{d.text}(%s)"
-    return read("cpu/amx.h"), render("cpu/planes.h.j2", P=scheme.planes, products=scheme.pairs, sources=[(d.text, ctext.storage(d), load)])
+def text(scheme: Scheme) -> tuple[str, ...]:
+    """C functions of a scheme, with what splits operands of each type: one text, however many types a unit multiplies."""
+    sources = [("f32", "f32", "%s"), ("bf16", ctext.storage(DType.BF16), "rlx_load_bf16(%s)")]
+    return read("cpu/amx.h"), render("cpu/planes.h.j2", P=scheme.planes, products=scheme.pairs, sources=sources)
 
 
-def _split_left(site: Site, scheme: Scheme, p: Products, w: Walk, planes: Operand) -> Kernel:
+def split_left(site: Site, scheme: Scheme, p: Products, w: Walk, planes: Operand) -> Kernel:
     rows, depth = ctext.dim(w.rows), ctext.dim(p.depth)
     next_tile = f"rlx_ceil_quotient(K, (i64)32)*{scheme.planes * TILE * TILE_DEPTH}"
     step = ctext.dim(w.row_step)
@@ -127,7 +128,7 @@ def _split_left(site: Site, scheme: Scheme, p: Products, w: Walk, planes: Operan
              "for (i64 t = t0; t < t1; t++) {", "  const i64 m = t % tiles*16, batch = t / tiles;", *indent(w.indices),
              f"  sure[t] = rlx_left_{p.left.dtype.text}_{scheme.planes}(rlx_least(M - m, (i64)16), K, x0 + {batch_offset(w, 0)} + m*{step}, {step}, {ctext.dim(w.depth_step)}, y + t*next);", "}"]
     return Kernel(params((p.left,), planes), "\n".join(lines), arguments((p.left,), planes), f"{ctext.dim(w.count)}*rlx_ceil_quotient({rows}, (i64)16)", symbols_used(site),
-                  needs=_text(scheme, p.left.dtype))
+                  needs=text(scheme))
 
 
 def _split_right(site: Site, scheme: Scheme, right: Operand, place: str) -> Kernel:
@@ -139,17 +140,17 @@ def _split_right(site: Site, scheme: Scheme, right: Operand, place: str) -> Kern
     lines = [f"const i64 N = {ctext.dim(columns)}, K = {ctext.dim(depth)}, tiles = {tiles}, next = rlx_ceil_quotient(K, (i64)32)*{scheme.planes * TILE * TILE_DEPTH};",
              f"u16 *sure = y + {count}*tiles*next;", "for (i64 t = t0; t < t1; t++) {", "  const i64 j = t % tiles*16, batch = t / tiles;", *indent(unravel(tuple(lead), "batch")),
              f"  sure[t] = rlx_right_{right.dtype.text}_{scheme.planes}(K, rlx_least(N - j, (i64)16), x0 + {at} + j*{ctext.dim(column)}, {ctext.dim(row)}, {ctext.dim(column)}, y + t*next);", "}"]
-    return Kernel(params((right,), planes), "\n".join(lines), arguments((right,), planes), f"{count}*{tiles}", symbols_used(site), needs=_text(scheme, right.dtype))
+    return Kernel(params((right,), planes), "\n".join(lines), arguments((right,), planes), f"{count}*{tiles}", symbols_used(site), needs=text(scheme))
 
 
-def _multiply(site: Site, scheme: Scheme, p: Products, w: Walk, left: Operand, rights: tuple[str | Packed, ...]) -> Kernel:
+def multiply(site: Site, scheme: Scheme, p: Products, w: Walk, left: Operand, rights: tuple[str | Packed, ...],
+             row_block: int = ROW_BLOCK, decode: Sequence[Mapping[str, object]] = (), needs: tuple[str, ...] = ()) -> Kernel:
+    """decode: of rights that are packed, how each is laid into tiles; templates/cpu/amx.c.j2.  needs: C functions that do it, else those of the planes."""
     parts = epilogue(site, p.body, p.nodes, lambda k: f"c{k}[i*32 + jj]")
     operands, rows, columns = (left, *parts.operands), ctext.dim(w.rows), ctext.dim(p.columns)
-    text = render("cpu/amx.c.j2", M=rows, N=columns, K=ctext.dim(p.depth), P=scheme.planes, MC=ROW_BLOCK, KC=scheme.depth, FEW=FEW_ROWS, products=len(p.nodes),
+    body = render("cpu/amx.c.j2", M=rows, N=columns, K=ctext.dim(p.depth), P=scheme.planes, MC=row_block, KC=scheme.depth, FEW=FEW_ROWS, products=len(p.nodes),
                   matrices=ctext.dim(w.count), batch=w.indices, at=[batch_offset(w, 1 + k) for k in range(len(p.nodes))],
-                  counts=[ctext.dim(product(r.shape[:-2])) for r in p.rights], row=parts.row, inner=parts.inner)
-    weights = tuple(f"const u16 *restrict w{k}" for k in range(len(rights)))
-    count = f"{ctext.dim(w.count)}*rlx_ceil_quotient({rows}, (i64){ROW_BLOCK})*rlx_ceil_quotient({columns}, (i64)32)"
-    return Kernel((*weights, *params(operands, site.out)), text, (*rights, *arguments(operands, site.out)), count, symbols_used(site), needs=_text(scheme, p.left.dtype))
-
-
+                  counts=[ctext.dim(product(r.shape[:-2])) for r in p.rights], row=parts.row, inner=parts.inner, decode=decode)
+    weights = tuple(f"const {'u8' if decode else 'u16'} *restrict w{k}" for k in range(len(rights)))
+    count = f"{ctext.dim(w.count)}*rlx_ceil_quotient({rows}, (i64){row_block})*rlx_ceil_quotient({columns}, (i64)32)"
+    return Kernel((*weights, *params(operands, site.out)), body, (*rights, *arguments(operands, site.out)), count, symbols_used(site), needs=needs or text(scheme))

@@ -7,6 +7,7 @@ from functools import partial
 
 from rlxpy.backends.cpu import (
     amx,
+    amx_packed,
     attention,
     blocks,
     columns,
@@ -59,6 +60,7 @@ def library(isa: Isa) -> KernelLibrary:
         KernelRow("fused.rows", Op.FUSED, rows.emit, kind="rows", constraints=(inside,), doc="row by row, with what feeds it and what follows"),
         *(KernelRow(op.text, op, reduction.emit, constraints=(number,)) for op in folds.OPERATOR),
         *_amx_rows(),
+        *_amx_packed_rows(isa),
         KernelRow("matmul", Op.MATMUL, product, constraints=(number,), scratch_nbytes=panels, doc="register tiles, plain loops for integers"),
         *(KernelRow(f"fused.{kind}", Op.FUSED, product, kind=kind, constraints=(inside, Constraint("body.ops", "HAS", "matmul")),
                     scratch_nbytes=panels, doc="products and their epilogue")
@@ -116,3 +118,15 @@ def _amx_rows() -> Iterator[KernelRow]:
         for kind in ("matmul", "gated_mlp"):
             yield KernelRow(f"fused.{kind}.{name}", Op.FUSED, amx.emitter(scheme), kind=kind, priority=1, scratch_nbytes=scratch, doc=f"{doc}, and their epilogue", constraints=(
                 *enough, permitted, Constraint("body.ops", "HAS", "matmul"), Constraint("matmul.dtype", "EQ", dtype), Constraint("body.dtypes", "WITHIN", NUMBERS)))
+
+
+def _amx_packed_rows(isa: Isa) -> Iterator[KernelRow]:
+    """From so many rows on; with fewer at run time, the other rows of packed weights serve."""
+    asked = (Constraint("device.features", "HAS", "amx"), Constraint("out.shape[-2]", "GE", amx.BF16.least_rows), Constraint("device.numerics", "IN", ("medium", "low")),
+             Constraint("out.dtype", "EQ", "f32"))
+    row = KernelRow("qmatmul.amx", Op.QMATMUL, amx_packed.emitter(isa), constraints=(*asked, Constraint("attrs.encoding", "IN", blocks.BLOCKS)), priority=2,
+                    scratch_nbytes=amx_packed.scratch_nbytes, doc="weights decoded to bf16 on matrix units")
+    yield row
+    for kind in ("matmul", "gated_mlp"):
+        yield replace(row, name=f"fused.q{kind}.amx", op=Op.FUSED, kind=kind, constraints=(*asked, Constraint("qmatmul.encoding", "IN", blocks.BLOCKS)),
+                      doc=f"{row.doc}, and their epilogue")

@@ -37,9 +37,9 @@ class Products:
         return self.left.shape[-1]
 
 
-def products(site: Site) -> Products:
+def products(site: Site, op: Op = Op.MATMUL) -> Products:
     body = body_of(site)
-    nodes = tuple(n for n in body if n.op is Op.MATMUL)
+    nodes = tuple(n for n in body if n.op is op)
     inputs = {n.refs[0]: o for n, o in zip(body.inputs, site.ins, strict=True)}
     return Products(body, nodes, inputs[nodes[0].inputs[0]], tuple(inputs[n.inputs[1]] for n in nodes), site.out)
 

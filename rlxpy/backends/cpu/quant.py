@@ -116,7 +116,7 @@ def _product(site: Site, way: Way, left: Operand, x: str, lda: str, panel_numel:
                   groups=groups_, per_group=COLUMNS_PER_TASK, lda=lda, gather=gather, products=len(products), row=parts.row, inner=parts.inner, panel_numel=panel_numel,
                   panel=[way.panel.format(e.name) for e in encodings], dots=[way.dots.format(e.name) for e in encodings],
                   tile=[way.tile.format(name=e.name, lda=lda, p=k) for k, e in enumerate(encodings)],
-                  block=[e.block for e in encodings], block_nbytes=[e.block_nbytes for e in encodings], row_step=[_row_step(w) for w in weights])
+                  block=[e.block for e in encodings], block_nbytes=[e.block_nbytes for e in encodings], row_step=[row_step(w) for w in weights])
     names = tuple(f"const u8 *restrict w{k}" for k in range(len(products)))
     return Kernel((*names, f"const {way.T} *restrict x0", *params(parts.operands, site.out, first=1)), text,
                   (*(w.pointer for w in weights), x, *arguments(parts.operands, site.out)),
@@ -130,7 +130,7 @@ def _gathered(left: Operand, depth: int) -> list[str]:
     return [*unravel(left.shape[:-1]), f"for (i64 k = 0; k < {depth}; k++) left[i*{depth} + k] = x0[{at} + k*{ctext.dim(last)}];"]
 
 
-def _row_step(packed: Operand) -> str:
+def row_step(packed: Operand) -> str:
     """Bytes from one packed row to the next.  Raises LegaliseError when the bytes of a row do not lie side by side."""
     if packed.layout.strides[-1] != 1:
         raise LegaliseError("packed weights whose bytes do not lie side by side", why=f"one byte is {packed.layout.strides[-1]} from the next", fix="use device='reference'")
@@ -146,7 +146,7 @@ def _dequantize(site: Site, isa: Isa) -> Kernel:
     e = encoding(site.node.attrs.encoding)  # type: ignore[attr-defined]
     rows, columns = product(out.shape[:-1]), out.shape[-1]
     assert isinstance(columns, int)
-    _row_step(packed)
+    row_step(packed)
     at = " + ".join(f"i{k}*{ctext.dim(s)}" for k, s in enumerate(packed.layout.strides[:-1]) if s != 0) or "0"
     lines = [f"const i64 r1 = rlx_least(t1*8, {ctext.dim(rows)});", "for (i64 r = t0*8; r < r1; r++) {", *(f"  {u}" for u in unravel(packed.shape[:-1])),
              f"  const u8 *row = x0 + {at};", f"  for (i64 k = 0; k < {columns // e.block}; k++)",
