@@ -6,16 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 
 import rlxpy
-from rlxpy.backends.host import LIBRARY
 from rlxpy.extend import *
 from rlxpy.ir.types import bind
 
-CLAIMS = {Op.ADD, Op.SUB, Op.MUL, Op.DIV, Op.EXP, Op.MATMUL, Op.SUM}
-
-
-def native(spec: BackendSpec, graph: Graph, node: Node) -> str | None:
-    """Why a node is not claimed; None claims it."""
-    return None if node.op in CLAIMS and node.type.dtype is DType.F32 else f"{node.label} of {node.type.dtype} is not claimed"
+CLAIMS = {op: {DType.F32} for op in (Op.ADD, Op.SUB, Op.MUL, Op.DIV, Op.EXP, Op.MATMUL, Op.SUM)}
 
 
 class Interpreter:
@@ -27,12 +21,14 @@ class Interpreter:
     def set_params(self, arrays: dict) -> None:
         self.params = {**self.params, **arrays}
 
-    def new_state(self) -> dict:
-        return {n.refs[0]: np.zeros(n.type.shape, n.type.dtype.numpy) for n in self.graph.states}
+    def new_state(self) -> tuple:
+        return self, {n.refs[0]: np.zeros(n.type.shape, n.type.dtype.numpy) for n in self.graph.states}
 
-    def run(self, inputs: list, sizes: dict, outputs: list, state: dict) -> None:
+    def run(self, inputs: list, sizes: dict, outputs: list, state: tuple) -> None:
+        if not isinstance(state, tuple) or state[0] is not self:
+            raise InputError("a state of another graph", fix="make it with new_state() of the graph that runs")
         given = {n.refs[0]: a for n, a in zip(self.graph.inputs, inputs, strict=True)} | {n.refs[0]: self.params[n.name] for n in self.graph.params}
-        values = given | {n.refs[0]: n.attrs.value.array for n in self.graph if n.op is Op.CONST} | state
+        values = given | {n.refs[0]: n.attrs.value.array for n in self.graph if n.op is Op.CONST} | state[1]
         for node, row in ((s.node, s.choice.row) for s in self.steps):
             ins, attrs = [values[r] for r in node.inputs], node.attrs.bind(sizes).params()
             outs = [np.empty(bind(t.shape, sizes), t.dtype.numpy) for t in node.types]
@@ -40,14 +36,18 @@ class Interpreter:
             values |= zip(node.refs, outs, strict=True)
         for out, r in zip(outputs, self.graph.outputs, strict=True):
             out[...] = values[r]
-        state.update({kept: values[new] for kept, new in self.graph.updates})
+        state[1].update({kept: values[new] for kept, new in self.graph.updates})
 
 
 @dataclass(frozen=True)
 class Mine:
-    spec: BackendSpec = BackendSpec(Device("mine"), KernelSearchPath(()), native, host=KernelSearchPath((LIBRARY,)), views=False)
-    def missing(self) -> str | None: return None  # or why this machine cannot run it
-    def load(self, plan: Plan, params: dict, *, debug: bool = False) -> Interpreter: return Interpreter(plan, params)
+    spec: BackendSpec = with_host(BackendSpec(Device("mine"), native=supported_ops(CLAIMS), views=False))
+
+    def missing(self) -> str | None:
+        return None  # or why this machine cannot run it
+
+    def load(self, plan: Plan, params: dict, *, debug: bool = False) -> Interpreter:
+        return Interpreter(plan, params)
 
 
 if __name__ == "__main__":

@@ -76,6 +76,10 @@ def test_the_command_line_knows_it(python: Path) -> None:
     assert [(p["group"], p["package"], p["state"]) for p in json.loads(run(python, "-m", "rlxpy", "plugins", "--json"))] == [(f"rlxpy.{g}", "acme-rlx", "loaded") for g in GROUPS]
 
 
+def test_its_backend_keeps_the_laws_of_all(python: Path) -> None:
+    assert "0 broken" in run(python, "-m", "rlxpy", "conform", "exact", "--ops", "add,matmul,sum,softmax,gather,kv_append")
+
+
 # ---- rlxpy and a package worked on together ------------------------------------------------------------------------
 def tree(folder: Path, version: str, more: str = "") -> Path:
     """A working tree: what a clone has, under another version."""

@@ -12,9 +12,10 @@ import pytest
 
 from rlxpy import Builder, Graph, compile
 from rlxpy.errors import BuildError, RlxError
-from rlxpy.extend import backend_registry, pass_registry, registry
+from rlxpy.extend import Device, backend_registry, pass_registry, register_backend, registry
 from rlxpy.ir.differentiate import pull
 from rlxpy.ir.functions import swap
+from rlxpy.tools.conform import conform
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SHORT = {  # what each prints, in part
@@ -48,6 +49,12 @@ def test_an_example_runs(name: str, device: str, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("name", SHORT)
 def test_an_example_has_fewer_than_sixty_lines(name: str) -> None:
     assert len((EXAMPLES / f"{name}.py").read_text("utf-8").splitlines()) < 60
+
+
+def test_the_backend_keeps_the_laws_of_all() -> None:
+    register_backend(Device("mine"), loaded("custom_backend")["Mine"])
+    told = conform("mine", ["add", "exp", "matmul", "sum", "softmax", "gather", "kv_append", "sort", "transpose", "scan"])
+    assert told.kept, told.of("broken")
 
 
 def loaded(name: str) -> dict[str, Any]:

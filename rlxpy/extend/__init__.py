@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     )
     from rlxpy.backends.host import with_host as with_host
     from rlxpy.backends.reference import HostGraph as HostGraph
-    from rlxpy.errors import BuildError as BuildError, CustomOpError as CustomOpError, RlxError as RlxError
+    from rlxpy.errors import BuildError as BuildError, CustomOpError as CustomOpError, InputError as InputError, RlxError as RlxError
     from rlxpy.extend.backend import (
         Backend as Backend,
         BackendSpec as BackendSpec,
@@ -103,7 +103,7 @@ _HOME = {name: module for module, names in {
     "backends.host": "with_host",
     "backends.gpu.raw": "CudaGpuKernel RocmGpuKernel register_gpu_kernel",
     "backends.reference": "HostGraph",
-    "errors": "BuildError CustomOpError RlxError",
+    "errors": "BuildError CustomOpError InputError RlxError",
     "extend.backend": "Backend BackendSpec Device ExecutableGraph supported_ops",
     "extend.devices": "backend_registry register_backend",
     "extend.kernels": "ABI_VERSION Choice Constraint KernelLibrary KernelRow KernelSearchPath LayoutAnswer Tunable WeightLayout",

@@ -5,14 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlxpy.backends.custom import extension_row
-from rlxpy.backends.host import LIBRARY
 from rlxpy.backends.reference import Reference
 from rlxpy.extend import *
 
 
 def wide(f):
-    """A kernel of f in f64, rounded once to the type of the result."""
+    """A kernel of an op's meaning in f64, rounded once to the type of the result."""
     def launch(ins, outs, attrs):
         outs[0][...] = f(*(a.astype(np.float64) for a in ins), **attrs)
     return launch
@@ -20,8 +18,8 @@ def wide(f):
 
 F32 = (Constraint("out.dtype", "EQ", "f32"),)
 ROWS = KernelLibrary("exact", (
-    KernelRow("matmul", Op.MATMUL, wide(np.matmul), constraints=F32),
-    KernelRow("sum", Op.SUM, wide(lambda x, axes, keepdims: x.sum(axis=axes, keepdims=keepdims)), constraints=F32),
+    KernelRow("matmul", Op.MATMUL, wide(Op.MATMUL.row.ref), constraints=F32),
+    KernelRow("sum", Op.SUM, wide(Op.SUM.row.ref), constraints=F32),
 ))
 
 
@@ -29,4 +27,4 @@ ROWS = KernelLibrary("exact", (
 class Exact(Reference):
     """Plans for these rows, run by the executor of the reference."""
 
-    spec: BackendSpec = BackendSpec(Device("exact"), KernelSearchPath((ROWS,)), host=KernelSearchPath((LIBRARY,)), staged=extension_row)
+    spec: BackendSpec = with_host(BackendSpec(Device("exact"), KernelSearchPath((ROWS,))))
