@@ -317,7 +317,7 @@ def test_int8_of_a_dense_model_is_one_word(minilm_folder: Path) -> None:
     texts = ["A cat sat on the mat.", "Quarterly revenue rose by 3 %", "def f(x): return x + 1", "x"]
     exact = Embedder.load(minilm_folder, device="cpu", length=32).embed(texts).vectors
     e = Embedder.load(minilm_folder, device="cpu", length=32, weights="int8")
-    products = {str(row["kernel"]) for row in e.graph.dispatch() if "matmul" in str(row["kernel"])}
+    products = {str(row["kernel"]) for row in e.graph.dispatch() if "qmatmul" in str(row["kernel"])}
     assert products
     assert all(k.endswith(".int8") for k in products)
     cosines = (e.embed(texts).vectors * exact).sum(-1)
