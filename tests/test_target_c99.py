@@ -143,7 +143,7 @@ def test_loops_and_branches_within_one_another_under_sanitizers(tmp_path: Path) 
 
 def made(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     assert not isinstance(reason, str)
-    return subprocess.run(["make", f"CC={' '.join(reason.argv)}", *args], cwd=folder, capture_output=True, text=True, timeout=SECONDS, check=False)
+    return subprocess.run(["make", "--no-print-directory", f"CC={' '.join(reason.argv)}", *args], cwd=folder, capture_output=True, text=True, timeout=SECONDS, check=False)
 
 
 def counter() -> Graph:
