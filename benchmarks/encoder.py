@@ -190,9 +190,9 @@ CONTESTANTS: dict[str, tuple[str, Callable[[int], Forward]]] = {
 def work(name: str, threads: int) -> None:
     if hasattr(os, "sched_setaffinity") and "compile" not in name:  # its compilers may use every processor
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
-    forward = CONTESTANTS[name][1](threads)
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is not an answer
+    forward = CONTESTANTS[name][1](threads)
     print(json.dumps("ready"), file=answer, flush=True)
     for line in sys.stdin:
         batch, length, repeats, wanted = json.loads(line)
