@@ -36,6 +36,7 @@ LINES = (
     ("add_an_op.md", "A composition", "@op", 2),
     ("add_an_op.md", "A kernel for the CPU", "register_cpu_kernel", 6),
     ("add_an_op.md", "Derivatives", "vjp=", 2 + 3),  # two of them are the op itself
+    ("add_a_backend.md", "Kernels for a GPU", "register_gpu_kernel", 8),
 )
 
 

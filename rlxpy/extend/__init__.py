@@ -96,6 +96,7 @@ if TYPE_CHECKING:
     from rlxpy.ir.types import TensorType as TensorType
     from rlxpy.plugins import Declined as Declined
     from rlxpy.tools.check import check_op as check_op
+    from rlxpy.tools.conform import conform as conform
     from rlxpy.tools.samples import Case as Case
 
 _HOME = {name: module for module, names in {
@@ -132,6 +133,7 @@ _HOME = {name: module for module, names in {
     "ir.row": "OpRow Why",
     "ir.types": "TensorType",
     "tools.check": "check_op",
+    "tools.conform": "conform",
     "tools.samples": "Case",
     "plugins": "Declined",
 }.items() for name in names.split()}
