@@ -55,6 +55,7 @@ SETTINGS: dict[str, Setting] = {s.name: s for s in (
     Setting("dump", _folder, "", "folder that gets the graph after every pass and the plan", "settings.override(dump=...)"),
     Setting("cache", _folder, "", "folder for downloaded models and compiled code; empty is rlxpy below the user's cache folder", "settings.override(cache=...)"),
     Setting("kernels", _names, "", "kernel libraries in order of preference; empty is every library, the reference last", "CompileOptions(kernels=)"),
+    Setting("force_row", _names, "", "kernel rows (cpu/matmul) that alone may run their op: what else would have won is passed over", "rlxpy.force_row(...)"),
     Setting("numerics", str.strip, "highest", "how exact f32 products are: highest, high, medium or low", "CompileOptions(numerics=)"),
     Setting("cc", str.strip, "", "C compiler: a name, a path or a command line; empty is the first of cc, gcc, clang, ziglang that works", "settings.override(cc=...)"),
     Setting("wait", _flag, "", "whether compile returns only when compiled code is there, instead of starting on the reference", "compile(wait=)"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlxpy.cli.app import command
-from rlxpy.cli.options import Devices, Numerics, Packing
+from rlxpy.cli.options import Devices, ForceRow, Kernels, Numerics, Packing
 from rlxpy.cli.reading import built_model, is_graph_file, read_graph
 from rlxpy.cli.report import Json, note, show, size, table
 from rlxpy.cli.writing import write
@@ -26,6 +26,8 @@ def bench(
     source: Annotated[str, typer.Argument(metavar="FILE|MODEL", help="A graph as text (- reads stdin; its weights are random), or a model as `rlx run` takes it.")],
     sizes: Annotated[list[str] | None, typer.Option("--sizes", metavar="B=8,S=128", help="Sizes of one case; may be given again.  Default: what models are asked for mostly.")] = None,
     device: Devices = None,
+    kernels: Kernels = None,
+    force_row: ForceRow = None,
     threads: Annotated[str, typer.Option("--threads", metavar="1,2", help="Numbers of threads.  Default: one, and one for each processor.")] = "",
     numerics: Numerics = None,
     weights: Packing = None,

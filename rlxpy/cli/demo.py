@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from rlxpy.cli.app import command
-from rlxpy.cli.options import Devices, device_names, profile
+from rlxpy.cli.options import Devices, ForceRow, Kernels, device_names, profile
 from rlxpy.cli.report import Json, note, show
 from rlxpy.cli.speaking import about, answer, checked_sampler, load, memory_text, messages, summary
 
@@ -26,6 +26,8 @@ def demo(
     prompt: Annotated[str, typer.Option(metavar="TEXT", help="What to ask.")] = PROMPT,
     max_tokens: Annotated[int, typer.Option(metavar="N", help="Tokens of the answer at most.")] = 64,
     device: Devices = None,
+    kernels: Kernels = None,
+    force_row: ForceRow = None,
     as_json: Json = False,
 ) -> None:
     """Fetch a small language model and let it answer.

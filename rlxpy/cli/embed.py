@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlxpy.cli.app import command
-from rlxpy.cli.options import Devices, Model, Numerics, Packing, ProfileFile, device_names, profile
+from rlxpy.cli.options import Devices, ForceRow, Kernels, Model, Numerics, Packing, ProfileFile, device_names, profile
 from rlxpy.cli.reading import stdin_text
 from rlxpy.cli.report import Json, note, show
 
@@ -25,6 +25,8 @@ def embed(
     weights: Packing = None,
     numerics: Numerics = None,
     device: Devices = None,
+    kernels: Kernels = None,
+    force_row: ForceRow = None,
     profile_file: ProfileFile = None,
     as_json: Json = False,
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from rlxpy.cli.app import command
-from rlxpy.cli.options import Numerics
+from rlxpy.cli.options import ForceRow, Kernels, Numerics
 from rlxpy.cli.reading import any_graph, any_model
 from rlxpy.cli.report import Json, note, show
 from rlxpy.cli.writing import write
@@ -23,6 +23,8 @@ def emit(
     params: Annotated[Path | None, typer.Option("--params", metavar="FILE", help="Weights of a graph that is a file, for --target: what `rlx inspect` reads.")] = None,
     out: Annotated[str, typer.Option("--out", "-o", metavar="FILE", help="Write to a file, or with --target to a folder; - is stdout.")] = "-",
     numerics: Numerics = None,
+    kernels: Kernels = None,
+    force_row: ForceRow = None,
     as_json: Json = False,
 ) -> None:
     """Print the source that a backend generates for a graph, or write a project that needs no rlxpy.

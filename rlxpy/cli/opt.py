@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlxpy.cli.app import command
-from rlxpy.cli.options import Devices, device_names
+from rlxpy.cli.options import Devices, ForceRow, Kernels, device_names
 from rlxpy.cli.reading import read_graph
 from rlxpy.cli.report import Json, note, show, table
 from rlxpy.errors import InputError
@@ -37,6 +37,8 @@ def opt(
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the random inputs.")] = 0,
     names: Annotated[bool, typer.Option("--list", help="Name the passes.")] = False,
     device: Devices = None,
+    kernels: Kernels = None,
+    force_row: ForceRow = None,
     as_json: Json = False,
 ) -> None:
     """Run passes on a graph and print it after each.

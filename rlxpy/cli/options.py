@@ -1,11 +1,14 @@
 """Arguments and options that several commands share, and how they join a profile."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from rlxpy import settings
 
 if TYPE_CHECKING:
     from rlxpy.flow.profile import Profile
@@ -32,11 +35,24 @@ class HowExact(Enum):
     low = "low"
 
 
+def _into(name: str) -> Callable[[typer.Context, str | None], str | None]:
+    """What an option gives is the setting of that name while its command runs, which is where all that compiles finds it."""
+    def callback(ctx: typer.Context, value: str | None) -> str | None:
+        if value is not None and not ctx.resilient_parsing:
+            ctx.with_resource(settings.override(**{name: settings.SETTINGS[name].parse(value)}))
+        return value
+    return callback
+
+
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, a Hugging Face folder, or a model name: `rlx models` lists some.")]
 Devices = Annotated[str | None, typer.Option("--device", metavar="NAMES", help="Devices to try, in order, with commas between.  Default: RLX_DEVICE.")]
 Packing = Annotated[Weights | None, typer.Option("--weights", help="Weights in memory: packed, dense, or what runs faster here; int8 rounds matrices and activations.")]
 KeysAndValues = Annotated[Cache | None, typer.Option("--cache", help="Keys and values in memory: floats, or int8 with a scale for 32; default f32.")]
 Numerics = Annotated[HowExact | None, typer.Option("--numerics", help="How exact f32 products are; default: RLX_NUMERICS, else highest.")]
+Kernels = Annotated[str | None, typer.Option("--kernels", metavar="A,B", callback=_into("kernels"),
+                                             help="Kernel libraries in order of preference; builtin is the device's own.  Default: RLX_KERNELS.")]
+ForceRow = Annotated[str | None, typer.Option("--force-row", metavar="LIBRARY/ROW", callback=_into("force_row"),
+                                              help="Kernel rows, with commas between, that alone may run their op; `rlx why` names them.  Default: RLX_FORCE_ROW.")]
 ProfileFile = Annotated[Path | None, typer.Option("--profile", metavar="FILE", help="A *.rlx.toml file of options; those given here win.")]
 
 

@@ -8,7 +8,7 @@ import typer
 
 from rlxpy.cli.app import command
 from rlxpy.cli.chat import chat
-from rlxpy.cli.options import Devices, KeysAndValues, Model, Numerics, Packing, ProfileFile, device_names, profile
+from rlxpy.cli.options import Devices, ForceRow, Kernels, KeysAndValues, Model, Numerics, Packing, ProfileFile, device_names, profile
 from rlxpy.cli.reading import stdin_text
 from rlxpy.cli.report import Json, note, show
 from rlxpy.cli.speaking import about, answer, checked_sampler, load, messages, summary
@@ -34,6 +34,8 @@ def run(
     numerics: Numerics = None,
     cache: KeysAndValues = None,
     device: Devices = None,
+    kernels: Kernels = None,
+    force_row: ForceRow = None,
     profile_file: ProfileFile = None,
     as_json: Json = False,
 ) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from rlxpy.cli.app import command
 from rlxpy.cli.opt import PassNames, picked, pipeline
-from rlxpy.cli.options import Devices, device_names
+from rlxpy.cli.options import Devices, ForceRow, Kernels, device_names
 from rlxpy.cli.reading import any_graph
 from rlxpy.cli.report import note
 from rlxpy.cli.writing import write
@@ -30,18 +30,22 @@ def viz(
     after: Annotated[str | None, typer.Option(metavar="PASS", help="Draw only the graph after this pass, its last run.")] = None,
     boxes: Annotated[int, typer.Option(min=FEWEST_BOXES, max=MOST_BOXES, metavar="N", help="Boxes at most: beyond, equal and inner blocks become one.")] = BOXES,
     device: Devices = None,
+    kernels: Kernels = None,
+    force_row: ForceRow = None,
 ) -> None:
     """Draw a graph before and after each pass.
 
     Colours tell kinds, frames the blocks of a model.  The page also tells each node's type, origin, kernel and bytes, shows what is
     inside a fused node, and lists near misses."""
     from rlxpy.compiler.devices import choose
+    from rlxpy.compiler.options import CompileOptions
+    from rlxpy.compiler.session import served
     from rlxpy.settings import setting
     from rlxpy.tools.trace import trace
 
     if html == dot == "-":
         raise typer.BadParameter("only one of --html and --dot can be stdout", param_hint="--html")
-    spec = choose(device_names(device) or setting("device")).backend.spec
+    spec = served(choose(device_names(device) or setting("device")).backend.spec, CompileOptions())
     chosen = pipeline(passes, spec)
     graph = any_graph(source)
     stages = trace(graph, chosen)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from rlxpy.cli.app import command
-from rlxpy.cli.options import Devices, device_names
+from rlxpy.cli.options import Devices, ForceRow, Kernels, device_names
 from rlxpy.cli.reading import any_graph
 from rlxpy.cli.report import Json, note, show
 from rlxpy.errors import InputError
@@ -20,7 +20,8 @@ def why(
     source: Annotated[str, typer.Argument(metavar="FILE|MODEL", help="A graph as text (- reads stdin), or a model as `rlx run` takes it.")],
     node: Annotated[str | None, typer.Option("--node", metavar="%N|OP", help="Only this node of the compiled graph, or the nodes of this op.")] = None,
     device: Devices = None,
-    kernels: Annotated[str | None, typer.Option("--kernels", metavar="A,B", help="Kernel libraries in order of preference; builtin is the device's own.  Default: RLX_KERNELS.")] = None,
+    kernels: Kernels = None,
+    force_row: ForceRow = None,
     as_json: Json = False,
 ) -> None:
     """Say which kernel runs each node, and why not another.
@@ -30,9 +31,9 @@ def why(
     from rlxpy.compiler.options import CompileOptions
     from rlxpy.compiler.session import lower, served
     from rlxpy.extend.selection import selection
-    from rlxpy.settings import SETTINGS, setting
+    from rlxpy.settings import setting
 
-    options = CompileOptions(kernels=setting("kernels") if kernels is None else SETTINGS["kernels"].parse(kernels))
+    options = CompileOptions()
     spec = served(choose(device_names(device) or setting("device")).backend.spec, options)
     plan, _, passes = lower(any_graph(source), spec, options)
     report = selection(plan, spec)

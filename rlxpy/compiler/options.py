@@ -1,6 +1,8 @@
 """What a caller may ask of the compiler.  New knobs go here and nowhere else."""
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +26,8 @@ class CompileOptions:
                          It permits; a backend without such units stays exact (docs/numerics.md)
                          None given, RLX_NUMERICS
     kernels              kernel libraries to use, in this order; empty is the backend's own order; None given, RLX_KERNELS
+    force_row            kernel rows by name, "cpu/matmul", that alone may run their op; it is not fused then.  LegaliseError tells why one
+                         cannot; None given, RLX_FORCE_ROW
     debug                check the plan, poison the arena before each run; None follows RLX_DEBUG
     assert_fusion_clean  raise FusionError on a near miss"""
 
@@ -31,6 +35,7 @@ class CompileOptions:
     weights: str = "auto"
     numerics: str = field(default_factory=lambda: str(settings.setting("numerics")))
     kernels: tuple[str, ...] = field(default_factory=lambda: tuple(settings.setting("kernels")))
+    force_row: tuple[str, ...] = field(default_factory=lambda: tuple(settings.setting("force_row")))
     debug: bool | None = None
     assert_fusion_clean: bool = False
 
@@ -40,12 +45,19 @@ class CompileOptions:
             raise InputError(f"weights={self.weights!r}", why=f"it is one of {', '.join(WEIGHTS)}", fix="CompileOptions(weights='auto')")
         if not isinstance(self.numerics, str) or self.numerics not in NUMERICS:
             raise InputError(f"numerics={self.numerics!r}", why=f"it is one of {', '.join(NUMERICS)}", fix="CompileOptions(numerics='highest')")
-        kernels: Any = self.kernels
-        if not isinstance(kernels, (tuple, list)) or not all(isinstance(k, str) for k in kernels):
-            raise InputError(f"kernels={kernels!r}", why=f"{type(kernels).__name__} is not a tuple of library names",
-                             fix="CompileOptions(kernels=('mine', 'builtin'))")
-        object.__setattr__(self, "kernels", tuple(kernels))
+        for name, what, example in (("kernels", "library names", ("mine", "builtin")), ("force_row", "names of rows", ("cpu/matmul",))):
+            given: Any = getattr(self, name)
+            if not isinstance(given, (tuple, list)) or not all(isinstance(k, str) for k in given):
+                raise InputError(f"{name}={given!r}", why=f"{type(given).__name__} is not a tuple of {what}", fix=f"CompileOptions({name}={example})")
+            object.__setattr__(self, name, tuple(given))
 
     @property
     def checks(self) -> bool:
         return bool(settings.setting("debug")) if self.debug is None else self.debug
+
+
+@contextmanager
+def force_row(*rows: str) -> Iterator[None]:
+    """Compiled inside the block, every node of a row's op runs by that row, or a LegaliseError tells why it cannot: force_row("cpu/matmul")."""
+    with settings.override(force_row=rows):
+        yield

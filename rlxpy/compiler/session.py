@@ -30,6 +30,7 @@ from rlxpy.ir.extension import registered_ops
 from rlxpy.ir.graph import Graph
 from rlxpy.ir.place import placed
 from rlxpy.ir.text import show
+from rlxpy.notes import note_once
 
 KEPT_PLANS = 64  # the oldest goes: a session may live as long as a server
 Lowered = tuple[Plan, tuple[Hoisted | Relaid, ...], Report]
@@ -99,8 +100,8 @@ class Session:
 
 
 def served(spec: BackendSpec, options: CompileOptions) -> BackendSpec:
-    """A backend with the registered kernel libraries, under the caller's options."""
-    return replace(spec.serving(registered_libraries(), options.kernels), facts={**spec.facts, "numerics": options.numerics})
+    """A backend with the registered kernel libraries, under the caller's options.  Raises InputError for a library or a row that is not there."""
+    return replace(spec.serving(registered_libraries(), options.kernels, options.force_row), facts={**spec.facts, "numerics": options.numerics})
 
 
 @contextmanager
@@ -133,6 +134,8 @@ def lower(graph: Graph, spec: BackendSpec, options: CompileOptions, watch: Watch
     graph, relaid = lay_out(graph, spec, hoisted)
     weights: tuple[Hoisted | Relaid, ...] = (*hoisted, *relaid)
     plan, read = make_plan(graph, spec), {n.name for n in graph.params}
+    for row in set(options.force_row) - {c.name for s in plan.every_step for c in s.choice.every}:
+        note_once(f"{row} is asked for and runs nothing of graph {graph.name}")
     return (check_plan(plan, spec.align_nbytes) if options.checks else plan), tuple(h for h in weights if h.name in read), report
 
 

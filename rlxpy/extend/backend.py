@@ -65,8 +65,9 @@ class BackendSpec:
         """Of the rows that can run here."""
         return (self.domain, "host") if self.host is not None and self.domain != "host" else (self.domain,)
 
-    def serving(self, guests: Sequence[KernelLibrary], names: tuple[str, ...] = ()) -> BackendSpec:
-        """With libraries of others before its own; of the named ones alone, in that order, where there are names.
+    def serving(self, guests: Sequence[KernelLibrary], names: tuple[str, ...] = (), forced: tuple[str, ...] = ()) -> BackendSpec:
+        """With libraries of others before its own; of the named ones alone, in that order, where there are names.  forced: rows that alone
+        may run their op.
 
         Raises InputError for an unknown name, RegistryError for a guest with the name of one of its own, SchemaConflict."""
         own, staged = self.kernels.libraries, self.host.libraries if self.host else ()
@@ -77,6 +78,7 @@ class BackendSpec:
                                     fix="give it a name of its own; it comes before them in any case")
         known = (*guests, *own, *(lib for lib in staged if names and lib not in own))
         path = KernelSearchPath(known, self.domains).prefer(names, {BUILTIN: tuple(lib.name for lib in own)})
+        path = path.forcing(forced, tuple(dict.fromkeys((*guests, *own, *staged)))) if forced else path
         return replace(self, kernels=path, guests=frozenset(g.name for g in guests))
 
     def verdict(self, graph: Graph, node: Node) -> Choice | Refusal:
@@ -84,6 +86,8 @@ class BackendSpec:
         choice = self.resolve(graph, node)
         if self.bands:
             choice = banded(choice, bands(self.kernels, graph, node, self.facts, self.resolve))
+        if self.kernels.forced_for(node):
+            return choice
         if isinstance(choice, Refusal) and (own := self.extensions(graph, node)) is not None:
             choice = own if isinstance(own, Choice) else Refusal((*choice.reasons, *own.reasons))
         if isinstance(choice, Choice) or self.native is None:
@@ -98,7 +102,9 @@ class BackendSpec:
         return replace(choice, tier="host") if isinstance(choice, Choice) and staged else choice
 
     def apart(self, graph: Graph, node: Node) -> bool:
-        """Whether a guest's row takes a node, at some sizes at least, so that it must not become part of another."""
+        """Whether a guest's row takes a node, at some sizes at least, or a row is forced on it, so that it must not become part of another."""
+        if self.kernels.forced_for(node):
+            return True
         if not any(lib.name in self.guests and (node.op, node.kind) in lib.by_op for lib in self.kernels.libraries):
             return False
         choice = self.verdict(graph, node)

@@ -245,10 +245,11 @@ class Trial:
 class KernelSearchPath:
     """Libraries in order of preference: the first with a row that accepts a node supplies it; priority acts inside one library only.
 
-    domains: rows of other domains are refused; empty serves all.  Raises SchemaConflict when two libraries disagree about an op."""
+    domains: rows of other domains are refused; empty serves all.  forced: rows, as library/row, that alone may run their op.  Raises SchemaConflict when two libraries disagree about an op."""
 
     libraries: tuple[KernelLibrary, ...]
     domains: tuple[str, ...] = ()
+    forced: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_schemas", settle([(lib.name, s) for lib in self.libraries for s in lib.ops]))
@@ -259,12 +260,13 @@ class KernelSearchPath:
 
     def trials(self, graph: Graph, node: Node, device: Mapping[str, Any]) -> Iterator[Trial]:
         """Every row's answer, in the order of preference."""
-        schema = self.schema(node.op, node.kind)
+        schema, forced = self.schema(node.op, node.kind), self.forced_for(node)
         for library in self.libraries:
             rows = library.by_op.get((node.op, node.kind), ())
             declined = library.declines(device) if rows and library.needs else None
             for row in rows:
-                yield Trial(library.name, row, declined, ()) if declined else self._trial(library, row, schema, graph, node, device)
+                passed = f"{', '.join(forced)} is asked for" if forced and f"{library.name}/{row.name}" not in forced else declined
+                yield Trial(library.name, row, passed) if passed else self._trial(library, row, schema, graph, node, device)
 
     def _trial(self, library: KernelLibrary, row: KernelRow, schema: OpSchema | None, graph: Graph, node: Node, device: Mapping[str, Any]) -> Trial:
         derived = schema.derived if schema else frozenset()
@@ -283,7 +285,26 @@ class KernelSearchPath:
             if t.refusal is None:
                 return Choice(t.row, t.library, lost=tuple(lost), params=t.params)
             lost.append((t.name, t.refusal))
-        return Refusal(tuple(f"{name} refuses: {why}" for name, why in lost) or (f"no kernel row serves {node.label}",))
+        forced = self.forced_for(node)
+        return Refusal(tuple(f"{name} refuses: {why}" for name, why in lost if not forced or name in forced) or (f"no kernel row serves {node.label}",))
+
+    def forced_for(self, node: Node) -> tuple[str, ...]:
+        """The rows of which one is to run the node, whatever else could; () where nobody asked for one."""
+        if not self.forced:
+            return ()
+        named = (f"{lib.name}/{r.name}" for lib in self.libraries for r in lib.by_op.get((node.op, node.kind), ()))
+        return tuple(dict.fromkeys(n for n in named if n in self.forced))
+
+    def forcing(self, names: tuple[str, ...], known: Sequence[KernelLibrary]) -> KernelSearchPath:
+        """With these rows alone for their ops; those of known libraries that are not on the path come last.  Raises InputError for an unknown name."""
+        rows = {f"{lib.name}/{r.name}": (lib, r) for lib in known for r in lib.rows}
+        for n in names:
+            if n not in rows:
+                raise InputError(f"no kernel row {n!r}", why=f"there are {len(rows)}, of {', '.join(dict.fromkeys(lib.name for lib in known))}",
+                                 fix=f"near it: {nearest(n, list(rows))}; `rlx why` names those of a graph")
+        more = (KernelLibrary(lib.name, tuple(r for r in lib.rows if f"{lib.name}/{r.name}" in names), ops=lib.ops, needs=lib.needs)
+                for lib in dict.fromkeys(rows[n][0] for n in names) if lib not in self.libraries)
+        return replace(self, libraries=(*self.libraries, *more), forced=names)
 
     def prefer(self, names: tuple[str, ...], groups: Mapping[str, tuple[str, ...]] | None = None) -> KernelSearchPath:
         """The named libraries alone, in that order; all but the reference ones first where none is named.

@@ -1,7 +1,7 @@
 """A plan: a legal graph, an order to run it in, and a place for every value.  Data; fusion/plan.py makes it, backends run it."""
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -89,6 +89,14 @@ class Plan:
     @property
     def arena_nbytes(self) -> int:
         return self.nbytes[Space.ARENA]
+
+    @property
+    def every_step(self) -> Iterator[Step]:
+        """Those of loops and branches too."""
+        for s in self.steps:
+            yield s
+            for body in s.frame.bodies if s.frame else ():
+                yield from body.every_step
 
     def buffer(self, ref: Ref) -> Buffer:
         return self.buffers[self.places[ref].buffer]

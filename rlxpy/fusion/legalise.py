@@ -67,6 +67,8 @@ def _lower(graph: Graph, concerned: Callable[[Node], bool], spec: BackendSpec, n
     verdicts, notes = Verdicts(spec), list[Note]()
     for _ in range(MAX_ROUNDS):
         refused = {n.id: v for n in graph if n.op not in LEAVES and concerned(n) and isinstance(v := verdicts(graph, n), Refusal)}
+        if unwilling := [(graph[i], why, forced) for i, why in refused.items() if (forced := spec.kernels.forced_for(graph[i]))]:
+            raise _unwilling(unwilling)
         staged = {i: why for i, why in refused.items() if not callable(graph[i].row.lower)}
         missing = [(graph[i], why) for i, why in staged.items() if spec.host_choice(graph, graph[i]) is None]
         if missing:
@@ -102,6 +104,13 @@ def _lowered(node: Node, xs: Sequence[Value]) -> Any:
         raise LegaliseError(f"lower of {node.label} gives {', '.join(map(str, types))}", where=node.where,
                             why=f"its row promises {', '.join(map(str, node.types))}", fix="make `lower` and the shape and dtype rules agree")
     return made
+
+
+def _unwilling(nodes: list[tuple[Node, Refusal, tuple[str, ...]]]) -> LegaliseError:
+    """Nodes that a row was asked to run which cannot, all at once."""
+    lines = [f"{n.label} : {n.type} at {n.where}: {'; '.join(why.reasons)}" for n, why, _ in nodes]
+    n, _, forced = nodes[0]
+    return LegaliseError(f"{', '.join(forced)} is asked for and cannot run {n.label}", where=n.where, why="\n    ".join(lines), fix="ask for another row (`rlx why` lists them), or for none")
 
 
 def _missing(spec: BackendSpec, missing: list[tuple[Node, Refusal]]) -> LegaliseError:

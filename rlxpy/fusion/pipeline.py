@@ -76,7 +76,7 @@ def standard(spec: BackendSpec, *, optimise: bool = True) -> tuple[Pass, ...]:
     legal, tidy = Legalise(spec), Canonicalise()
     if not optimise:
         return LowerExtensions(spec), legal
-    apart = spec.apart if spec.guests else None
+    apart = spec.apart if spec.guests or spec.kernels.forced else None
     # legalise once more after composites: one that the backend refuses must be plain ops again before they fuse
     chains = FuseChains(spec)  # as they were written, before anything is rewritten
     road: tuple[Pass, ...] = (*((chains,) if chains.rows else ()), tidy, LowerExtensions(spec), legal, tidy, FindComposites(), legal, tidy, FuseAttention(apart), Fuse(spec.fuses, apart))
