@@ -3,7 +3,9 @@ from __future__ import annotations
 
 import re
 import shutil
+import struct
 import subprocess
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -52,3 +54,14 @@ def descriptors(data: bytes) -> dict[str, dict[str, int]]:
         text = tool("llvm-objdump-22", "-D", "-j", ".rodata", at)
     blocks = re.findall(r"^\.amdhsa_kernel (\w+)$(.*?)^\.end_amdhsa_kernel", text, re.M | re.S)
     return {name: {k: int(v) for k, v in re.findall(r"\.amdhsa_(\w+) (\d+)", body)} for name, body in blocks}
+
+
+def bundled(parts: Mapping[str, bytes]) -> bytes:
+    """As clang documents its offload bundles: by the names of their parts."""
+    begin = 32 + sum(24 + len(name) for name in parts)
+    begin += -begin % 4096
+    head, body = b"__CLANG_OFFLOAD_BUNDLE__" + struct.pack("<Q", len(parts)), b""
+    for name, data in parts.items():
+        head += struct.pack("<QQQ", begin + len(body), len(data), len(name)) + name.encode()
+        body += data + bytes(-len(data) % 4096)
+    return head.ljust(begin, b"\0") + body

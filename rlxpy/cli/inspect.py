@@ -1,4 +1,4 @@
-"""`rlx inspect`: what a weight file or a graph file holds."""
+"""`rlx inspect`: what a weight file, a graph file or compiled GPU code holds."""
 from __future__ import annotations
 
 from contextlib import closing
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlxpy.cli.app import command
+from rlxpy.cli.gpu_code import is_gpu_code, show_gpu_code
 from rlxpy.cli.graph_summary import show_graph
 from rlxpy.cli.reading import is_graph_file, read_graph
 from rlxpy.cli.report import Json, printable, show, size, table
-from rlxpy.errors import LoadError
+from rlxpy.errors import InputError, LoadError
 
 if TYPE_CHECKING:
     from rlxpy.flow.weights import WeightSource
@@ -21,16 +22,23 @@ _VALUE_WIDTH = 100
 
 @command()
 def inspect(
-    path: Annotated[str, typer.Argument(metavar="PATH", help="A GGUF, safetensors or npz file, a Hugging Face folder, a model name, or a graph.")],
+    path: Annotated[str, typer.Argument(metavar="PATH", help="A GGUF, safetensors or npz file, a Hugging Face folder, a model name, a graph, or compiled GPU code.")],
+    card: Annotated[str | None, typer.Option("--card", metavar="TARGET", help="Of code for several AMD chips, what this one runs: gfx1100, gfx90a:sramecc+:xnack-.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Show what a weight file or a graph file holds.
+    """Show what a weight file, a graph file or compiled GPU code holds.
 
-    Its metadata, and each tensor's shape, type and size; of a graph its inputs, outputs, weights and ops.  Reads headers, never the weights."""
+    Its metadata, and each tensor's shape, type and size; of a graph its inputs, outputs, weights and ops; of code its chip, and each kernel's
+    arguments, registers and memory.  Reads headers, never the weights."""
     from rlxpy import hub
     from rlxpy.cli.progress import progress
     from rlxpy.flow.weights import open_weights
 
+    if is_gpu_code(Path(path)):
+        show_gpu_code(Path(path), card, as_json)
+        return
+    if card is not None:
+        raise InputError(f"--card {card} for {path!r}", why="it is for compiled GPU code", fix="leave it out, or name a code object or bundle")
     if is_graph_file(Path(path)):
         show_graph(read_graph(path), as_json)
         return

@@ -109,18 +109,14 @@ class Elf:
     @cached_property
     def symbols(self) -> dict[str, Symbol]:
         """By name, of every symbol table; one name's values are alike in each."""
-        found = {}
-        for s in self.sections:
-            if s.type not in (SYMBOLS, DYNAMIC_SYMBOLS):
-                continue
-            if s.link >= len(self.sections):
-                raise self.b.fault(s.at, f"names of {s.name} are not there", f"they are section {s.link} of {len(self.sections)}")
-            text, table = self.content(self.sections[s.link]), self.content(s)
-            for at in range(0, s.nbytes - SYMBOL_NBYTES + 1, SYMBOL_NBYTES):
-                name, _, _, _, address, nbytes = table.numbers("IBBHQQ", at, "a symbol")
-                symbol = Symbol(text.text(name, "a symbol's name"), address, nbytes)
-                found[symbol.name] = symbol
-        return found
+        return {s.name: s for table in self.sections if table.type in (SYMBOLS, DYNAMIC_SYMBOLS) for s in self.symbols_of(table)}
+
+    def symbols_of(self, table: Section) -> tuple[Symbol, ...]:
+        if table.link >= len(self.sections):
+            raise self.b.fault(table.at, f"names of {table.name} are not there", f"they are section {table.link} of {len(self.sections)}")
+        text, rows = self.content(self.sections[table.link]), self.content(table)
+        found = [rows.numbers("IBBHQQ", at, "a symbol") for at in range(0, len(rows.data) - SYMBOL_NBYTES + 1, SYMBOL_NBYTES)]
+        return tuple(Symbol(text.text(s[0], "a symbol's name"), s[4], s[5]) for s in found)
 
     def content(self, s: Section) -> Binary:
         return self.b.part(s.at, 0 if s.type == NO_BITS else s.nbytes, f"section {s.name}")

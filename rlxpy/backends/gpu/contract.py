@@ -1,0 +1,126 @@
+"""What a launch relies on, held against what a compiled AMD kernel says: arguments, memory, threads, and what no kernel may need."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from rlxpy.backends.gpu.arch import Target
+from rlxpy.backends.gpu.codeobject import CodeObject, Kernel
+from rlxpy.backends.gpu.launch import Geometry, GpuLaunch
+from rlxpy.errors import CodeObjectError
+
+MOST_KERNARG_NBYTES = 768
+SERVICES = {  # arguments behind which somebody must stand while the kernel runs
+    "hidden_hostcall_buffer": "printf or assert", "hidden_printf_buffer": "printf", "hidden_heap_v1": "malloc", "hidden_default_queue": "kernels that start kernels",
+    "hidden_completion_action": "kernels that start kernels", "hidden_multigrid_sync_arg": "grids that wait for one another",
+}
+
+
+@dataclass(frozen=True)
+class KernelContract:
+    """What a launch promises and expects.  None: whatever the kernel says.
+
+    args            (offset, bytes) of each argument that is handed over
+    threads         of a block
+    shared_nbytes   that a launch adds for each block, beside the kernel's own; lds_nbytes: that a block may have in all
+    scratch         whether memory for what does not fit into registers is accepted: spills, local arrays"""
+
+    args: tuple[tuple[int, int], ...] | None = None
+    threads: int = 1
+    wave: int | None = None
+    shared_nbytes: int = 0
+    lds_nbytes: int | None = None
+    scratch: bool = False
+
+
+def contract_of(launch: GpuLaunch, geometry: Geometry, *, lds_nbytes: int | None = None, scratch: bool = True) -> KernelContract:
+    """What a launch of a raw kernel relies on."""
+    return KernelContract(tuple((a.offset, a.nbytes) for a in launch.args), geometry.block, shared_nbytes=geometry.shared_nbytes, lds_nbytes=lds_nbytes, scratch=scratch)
+
+
+def hold(code: CodeObject, kernel: str, contract: KernelContract) -> Kernel:
+    """The kernel, which keeps to the contract.  Raises CodeObjectError with everything that stands against it."""
+    k = code.kernel(kernel)
+    if broken := tuple(breaches(k, code.target, contract)):
+        raise CodeObjectError(f"kernel {kernel} of {code.elf.b.name} cannot be launched as it should be", where=f"code for {code.target}", why="; ".join(broken),
+                              fix="`rlx inspect` shows all that the file says of it")
+    return k
+
+
+def breaches(k: Kernel, target: Target, contract: KernelContract) -> Iterator[str]:
+    """What stands against a launch, each with both numbers."""
+    for rule in RULES:
+        if why := rule(k, target, contract):
+            yield why
+
+
+def _services(k: Kernel, target: Target, c: KernelContract) -> str:
+    return "; ".join(f"it needs the host while it runs, for {SERVICES[a.kind]} ({a.kind} at {a.offset})" for a in k.args if a.kind in SERVICES)
+
+
+def _stack(k: Kernel, target: Target, c: KernelContract) -> str:
+    dynamic = k.dynamic_stack or k.descriptor.bits("uses_dynamic_stack")
+    return "its stack has no fixed size: it calls through pointers, or itself" if dynamic else ""
+
+
+def _kernargs(k: Kernel, target: Target, c: KernelContract) -> str:
+    return f"its arguments take {k.kernarg_nbytes} bytes, at most {MOST_KERNARG_NBYTES} are handed over" if k.kernarg_nbytes > MOST_KERNARG_NBYTES else ""
+
+
+def _lds(k: Kernel, target: Target, c: KernelContract) -> str:
+    most = target.lds_nbytes if c.lds_nbytes is None else c.lds_nbytes
+    return f"a block needs {k.lds_nbytes} + {c.shared_nbytes} bytes of LDS, it has {most}" if k.lds_nbytes + c.shared_nbytes > most else ""
+
+
+def _scratch(k: Kernel, target: Target, c: KernelContract) -> str:
+    spilled = k.vgpr_spills + k.sgpr_spills
+    return f"it spills {spilled} registers and takes {k.scratch_nbytes} bytes of scratch, its row says none" if not c.scratch and (spilled or k.scratch_nbytes) else ""
+
+
+def _wave(k: Kernel, target: Target, c: KernelContract) -> str:
+    return f"its wave has {k.wave} lanes, {c.wave} are relied on" if c.wave not in (None, k.wave) else ""
+
+
+def _threads(k: Kernel, target: Target, c: KernelContract) -> str:
+    return f"it is launched with {c.threads} threads in a block, it was compiled for up to {k.max_threads}" if c.threads > k.max_threads else ""
+
+
+def _args(k: Kernel, target: Target, c: KernelContract) -> str:
+    has = tuple((a.offset, a.nbytes) for a in k.explicit)
+    if c.args is None or c.args == has:
+        return ""
+    if len(c.args) != len(has):
+        return f"it takes {len(has)} arguments, {len(c.args)} are handed over"
+    at = next(k for k, (want, got) in enumerate(zip(c.args, has, strict=True)) if want != got)
+    return f"its argument {at}{f' ({k.explicit[at].name})' if k.explicit[at].name else ''} lies at {has[at][0]} with {has[at][1]} bytes, handed over is {c.args[at][1]} bytes at {c.args[at][0]}"
+
+
+def _within(k: Kernel, target: Target, c: KernelContract) -> str:
+    end = 0
+    for a in sorted(k.args, key=lambda a: a.offset):
+        if a.offset < end or a.offset + a.nbytes > k.kernarg_nbytes:
+            return f"argument {a.name or a.kind} lies at {a.offset} with {a.nbytes} bytes: before it are {end}, in all {k.kernarg_nbytes}"
+        end = a.offset + a.nbytes
+    return ""
+
+
+def _descriptor(k: Kernel, target: Target, c: KernelContract) -> str:
+    """Metadata is what drivers read, the descriptor what the hardware reads; compilers write both alike, people may not."""
+    d = k.descriptor
+    pairs = (("LDS", k.lds_nbytes, d.lds_nbytes), ("scratch", k.scratch_nbytes, d.scratch_nbytes), ("arguments", k.kernarg_nbytes, d.kernarg_nbytes or k.kernarg_nbytes))
+    wrong = [f"{what} {said} and {is_}" for what, said, is_ in pairs if said != is_]
+    if k.wave != (wave := 32 if d.bits("wavefront_size32") else 64):
+        wrong.append(f"wave {k.wave} and {wave}")
+    if k.vgprs > (vgprs := allotted(k, target)):
+        wrong.append(f"vector registers {k.vgprs} and {vgprs}")
+    return f"its metadata and its descriptor differ: {', '.join(wrong)}" if wrong else ""
+
+
+def allotted(k: Kernel, target: Target) -> int:
+    """Vector registers that the hardware gives to a lane."""
+    wide = target.wave == 64 and target.arch not in ("gfx90a", "gfx940", "gfx941", "gfx942", "gfx950", "gfx9-4-generic")
+    grain = 16 if target.arch in ("gfx1250", "gfx1251") else 4 if wide or (target.wave == 32 and k.wave == 64) else 8
+    return (k.descriptor.bits("granulated_vgprs") + 1) * grain
+
+
+RULES: tuple[Callable[[Kernel, Target, KernelContract], str], ...] = (_services, _stack, _kernargs, _lds, _scratch, _wave, _threads, _args, _within, _descriptor)
