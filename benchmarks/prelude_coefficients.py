@@ -130,12 +130,12 @@ def turns() -> str:
 
 def table(name: str, numbers: list[mpf]) -> str:
     text = ", ".join(literal(n, "f64") for n in numbers)
-    return "\n".join([f"static const f64 {name}[{len(numbers)}] RLX_UNUSED = {{", *textwrap.wrap(f"{text}}};", WIDTH, break_on_hyphens=False)])
+    return "\n".join([f"RLX_TABLE f64 {name}[{len(numbers)}] = {{", *textwrap.wrap(f"{text}}};", WIDTH, break_on_hyphens=False)])
 
 
 def two_over_pi() -> str:
     words = ", ".join(f"0x{int(mp.floor(2 / mp.pi * mpf(2) ** (64 * i + 64))) % 2 ** 64:016x}" for i in range(20))
-    return "\n".join(["/* 64 zeros, and 2/pi after the point */", "static const u64 rlx_two_over_pi[21] RLX_UNUSED = {0,", *textwrap.wrap(words + "};", WIDTH)])
+    return "\n".join(["/* 64 zeros, and 2/pi after the point */", "RLX_TABLE u64 rlx_two_over_pi[21] = {0,", *textwrap.wrap(words + "};", WIDTH)])
 
 
 HEAD = """/* Minimax polynomials p of math.h, and 2/pi.  Printed by benchmarks/prelude_coefficients.py, which says what each stands for.

@@ -1,11 +1,14 @@
 """Templates of generated source: found beside an installed package or at the root of a checkout."""
 from __future__ import annotations
 
+import posixpath
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parents[1]
+INCLUDE = re.compile(r'^#include "(.+)"$\n?', re.MULTILINE)
 
 
 def folder() -> Path:
@@ -33,3 +36,8 @@ def trimmed(path: str, **values: Any) -> str:
 def read(path: str) -> str:
     """A file that needs no rendering."""
     return (folder() / path).read_text()
+
+
+def flat(path: str) -> str:
+    """A file with the files that it includes in their places."""
+    return INCLUDE.sub(lambda m: flat(posixpath.normpath(posixpath.join(posixpath.dirname(path), m[1]))), read(path))

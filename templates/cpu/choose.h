@@ -43,3 +43,13 @@
 #define rlx_shl(a, by) RLX_OF_INTEGER(rlx_shl, a)(a, by)
 #define rlx_shr(a, by) RLX_OF_INTEGER(rlx_shr, a)(a, by)
 #define rlx_bit_not(a) RLX_OF_INTEGER(rlx_bit_not, a, , _Bool: rlx_bit_not_bool)(a)
+RLX_INLINE i64 rlx_integer(i64 x) { return x; }
+#define RLX_TO(x, T) ((T)_Generic((x), f32: rlx_f32_to_##T, f64: rlx_f64_to_##T, default: rlx_integer)(x))
+#define rlx_to_i8(x) RLX_TO(x, i8)
+#define rlx_to_i16(x) RLX_TO(x, i16)
+#define rlx_to_i32(x) RLX_TO(x, i32)
+#define rlx_to_i64(x) RLX_TO(x, i64)
+#define rlx_to_u8(x) RLX_TO(x, u8)
+#define rlx_to_u16(x) RLX_TO(x, u16)
+#define rlx_to_u32(x) RLX_TO(x, u32)
+#define rlx_to_u64(x) RLX_TO(x, u64)

@@ -33,7 +33,8 @@ RLX_INLINE rlx_angle_f32 rlx_angle_of_f32(f32 x) {
   const i64 row = k > 104 ? 104 : k;  /* this wide, gcc 12 makes vectors of the look-ups */
   const f64 m = rlx_of_bits_f32(u - (k << 23)), high = m * rlx_turns_high[row], low = m * rlx_turns_low[row], t = high + low + 0x1.8p52;
   const f64 rest = ((high - (t - 0x1.8p52)) + low) * 0x1.921fb54442d18p+0;
-  return (rlx_angle_f32){x < __builtin_inff() ? (f32)rest : x - x, (u32)rlx_bits_f64(t)};
+  const rlx_angle_f32 angle = {x < __builtin_inff() ? (f32)rest : x - x, (u32)rlx_bits_f64(t)};
+  return angle;
 }
 RLX_INLINE f32 rlx_sin_near_f32(rlx_angle_f32 a) { const f32 z = a.r * a.r; return rlx_fma_f32(a.r * z, rlx_sin_p_f32(z), a.r); }
 RLX_INLINE f32 rlx_cos_near_f32(rlx_angle_f32 a) {

@@ -39,34 +39,36 @@ RLX_INLINE f64 rlx_lost(f64 a, f64 b, f64 p) {
 typedef struct { f64 r, tail; u64 quarters; } rlx_angle_f64;
 
 /* x >= 2^20, by all the bits of 2/pi that matter.  Payne and Hanek 1983. */
-static __attribute__((noinline, unused)) rlx_angle_f64 rlx_far_angle(f64 x) {
-  __extension__ typedef unsigned __int128 u128;
+RLX_APART rlx_angle_f64 rlx_far_angle(f64 x) {
   const u64 u = rlx_bits_f64(x), m = (u & 0xfffffffffffffULL) | 1ULL << 52, at = (u >> 52) - 1075 + 62;  /* x = m 2^(at - 62) */
   u64 w[3];
   for (u64 i = 0; i < 3; i++) {
     const u64 *t = rlx_two_over_pi + (at >> 6) + i;
     w[i] = at & 63 ? t[0] << (at & 63) | t[1] >> (64 - (at & 63)) : t[0];
   }
-  const u128 low = (u128)m * w[2], middle = (u128)m * w[1] + (u64)(low >> 64);
-  const u64 high = m * w[0] + (u64)(middle >> 64);  /* quarter turns: two bits before the point */
-  u64 f1 = high << 2 | (u64)middle >> 62, f0 = (u64)middle << 2 | (u64)low >> 62;
+  const u64 low = m * w[2], middle = m * w[1] + RLX_HIGH_PRODUCT(m, w[2]), carry = middle < m * w[1];
+  const u64 high = m * w[0] + RLX_HIGH_PRODUCT(m, w[1]) + carry;  /* quarter turns: two bits before the point */
+  u64 f1 = high << 2 | middle >> 62, f0 = middle << 2 | low >> 62;
   const u64 up = f1 >> 63; /* more than a half: count down from the next */
   f1 ^= 0 - up, f0 ^= 0 - up;
   f64 one = up ? -1.0 : 1.0;
   for (; !(f1 >> 63); one *= 0.5) f1 = f1 << 1 | f0 >> 63, f0 <<= 1;  /* at most 61 times: no f64 is nearer to a multiple of pi/2 */
   const f64 a = (f64)(f1 >> 11) * 0x1p-53 * one, b = (f64)((f1 & 0x7ff) << 53 | f0 >> 11) * 0x1p-117 * one;
   const f64 p = a * (PI / 2), tail = rlx_lost(a, PI / 2, p) + (a * (PI_LO / 2) + b * (PI / 2)), r = p + tail;
-  return (rlx_angle_f64){r, (p - r) + tail, (high >> 62) + up};
+  const rlx_angle_f64 angle = {r, (p - r) + tail, (high >> 62) + up};
+  return angle;
 }
 
 /* 0 <= x < 2^20: pi/2 in three parts of which two have 33 bits.  Cody and Waite 1980. */
 RLX_INLINE rlx_angle_f64 rlx_near_angle(f64 x) {
   const f64 t = x * 0x1.45f306dc9c883p-1 + ROUNDER, n = t - ROUNDER;
   const f64 a = x - n * 0x1.921fb544p+0, w = n * 0x1.0b4611a6p-34, b = a - w, tail = ((a - b) - w) - n * 0x1.3198a2e037073p-69, r = b + tail;
-  return (rlx_angle_f64){r, (b - r) + tail, rlx_bits_f64(t)};
+  const rlx_angle_f64 angle = {r, (b - r) + tail, rlx_bits_f64(t)};
+  return angle;
 }
 RLX_INLINE rlx_angle_f64 rlx_angle_of_f64(f64 x) {
-  if (x >= 0x1p20) return x < __builtin_inf() ? rlx_far_angle(x) : (rlx_angle_f64){x - x, 0, 0};
+  const rlx_angle_f64 none = {x - x, 0, 0};
+  if (x >= 0x1p20) return x < __builtin_inf() ? rlx_far_angle(x) : none;
   return rlx_near_angle(x);
 }
 RLX_INLINE f64 rlx_sin_near_f64(rlx_angle_f64 a) {

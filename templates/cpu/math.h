@@ -15,7 +15,7 @@ RLX_INLINE u8 NAME(isnan)(F x) { return x != x; }
 RLX_INLINE u8 NAME(isinf)(F x) { return NAME(abs)(x) == INFINITE; }
 RLX_INLINE u8 NAME(isfinite)(F x) { return NAME(abs)(x) < INFINITE; }
 
-#if defined(__SSE4_1__) || defined(__aarch64__)
+#if defined(__SSE4_1__) || defined(__aarch64__) || defined(RLX_GPU)
 RLX_INLINE F NAME(rint)(F x) { return ROUND_TO(rint)(x); }
 RLX_INLINE F NAME(floor)(F x) { return ROUND_TO(floor)(x); }
 RLX_INLINE F NAME(ceil)(F x) { return ROUND_TO(ceil)(x); }
@@ -81,7 +81,8 @@ RLX_INLINE NAME(parts) NAME(parts_of)(F x) {
   const U u = NAME(bits)(x < LEAST_NORMAL ? x * wide : x) + (ONE - SQRT_HALF);
   const F k = NAME(of_bits)(NAME(bits)((F)ROUNDER) + (u >> MANTISSA)) - (ROUNDER + BIAS);
   const F m = NAME(of_bits)((u & (((U)1 << MANTISSA) - 1)) + SQRT_HALF);
-  return (NAME(parts)){x < LEAST_NORMAL ? k - (MANTISSA + 1) : k, m - 1};
+  const NAME(parts) p = {x < LEAST_NORMAL ? k - (MANTISSA + 1) : k, m - 1};
+  return p;
 }
 /* What a logarithm of x is where the formula does not say. */
 RLX_INLINE F NAME(log_ends)(F x, F y) { return x > 0 ? (x < INFINITE ? y : x) : x == 0 ? -INFINITE : NOT_A_NUMBER; }

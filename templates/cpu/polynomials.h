@@ -79,7 +79,7 @@ RLX_INLINE f64 rlx_erf_far_p_f64(f64 x) { return RLX_P20(rlx_fma_f64, x,  /* 2^-
   0x1.14814afeb7f3p-19, -0x1.723db34b3e777p-22, 0x1.7c34d86eb0ccfp-25, -0x1.21e9b295f1f54p-28, 0x1.35815851fea83p-32, -0x1.9cdca333d3873p-37,
   0x1.02d6fe778a657p-42); }
 /* 2^k 2/pi mod 4 as two f64, the first of 29 bits, so that 24 bits times it are exact */
-static const f64 rlx_turns_high[105] RLX_UNUSED = {
+RLX_TABLE f64 rlx_turns_high[105] = {
 0x1.45f306cp-1, 0x1.45f306cp+0, 0x1.45f306dp+1, 0x1.17cc1b6p+0, 0x1.17cc1b7p+1, 0x1.7cc1b7p-2, 0x1.7cc1b7p-1, 0x1.7cc1b72p+0, 0x1.7cc1b72p+1, 0x1.f306dc8p+0,
 0x1.f306dc9p+1, 0x1.e60db93p+1, 0x1.cc1b727p+1, 0x1.9836e4ep+1, 0x1.306dc9cp+1, 0x1.836e4e4p-1, 0x1.836e4e4p+0, 0x1.836e4e4p+1, 0x1.06dc9c8p+1, 0x1.b72722p-4,
 0x1.b72722p-3, 0x1.b72722p-2, 0x1.b72722p-1, 0x1.b72722p+0, 0x1.b72722p+1, 0x1.6e4e441p+1, 0x1.b939104p+0, 0x1.b939105p+1, 0x1.727220ap+1, 0x1.c9c882ap+0,
@@ -91,7 +91,7 @@ static const f64 rlx_turns_high[105] RLX_UNUSED = {
 0x1.abe8fa9p+1, 0x1.57d1f53p+1, 0x1.5f47d4cp+0, 0x1.5f47d4dp+1, 0x1.7d1f534p+0, 0x1.7d1f534p+1, 0x1.f47d4d2p+0, 0x1.f47d4d3p+1, 0x1.e8fa9a6p+1, 0x1.d1f534dp+1,
 0x1.a3ea69bp+1, 0x1.47d4d37p+1, 0x1.1f534dcp+0, 0x1.1f534ddp+1, 0x1.f534dd8p-2, 0x1.f534ddcp-1, 0x1.f534ddcp+0, 0x1.f534ddcp+1, 0x1.ea69bb8p+1, 0x1.d4d377p+1,
 0x1.a9a6eep+1, 0x1.534ddcp+1, 0x1.4d37702p+0, 0x1.4d37703p+1, 0x1.34ddc0cp+0};
-static const f64 rlx_turns_low[105] RLX_UNUSED = {
+RLX_TABLE f64 rlx_turns_low[105] = {
 0x1.c9c882a53f84fp-29, 0x1.c9c882a53f84fp-28, 0x1.9391054a7f09dp-28, 0x1.27220a94fe13bp-28, 0x1.391054a7f09d6p-30, 0x1.391054a7f09d6p-29, 0x1.391054a7f09d6p-28,
 0x1.c882a53f84ebp-30, 0x1.c882a53f84ebp-29, 0x1.c882a53f84ebp-28, 0x1.91054a7f09d5fp-28, 0x1.220a94fe13abfp-28, 0x1.1054a7f09d5f4p-30, 0x1.1054a7f09d5f4p-29,
 0x1.1054a7f09d5f4p-28, 0x1.054a7f09d5f48p-31, 0x1.054a7f09d5f48p-30, 0x1.054a7f09d5f48p-29, 0x1.054a7f09d5f48p-28, 0x1.529fc2757d1f5p-33, 0x1.529fc2757d1f5p-32,
@@ -108,7 +108,7 @@ static const f64 rlx_turns_low[105] RLX_UNUSED = {
 0x1.c0db6295993c4p-29, 0x1.c0db6295993c4p-28, 0x1.81b6c52b32788p-28, 0x1.036d8a5664f11p-28, 0x1.b6c52b3278872p-34, 0x1.b6c52b3278872p-33, 0x1.b6c52b3278872p-32,
 0x1.b6c52b3278872p-31, 0x1.b6c52b3278872p-30, 0x1.b6c52b3278872p-29, 0x1.b6c52b3278872p-28, 0x1.6d8a5664f10e4p-28, 0x1.b6295993c439p-29, 0x1.b6295993c439p-28};
 /* 64 zeros, and 2/pi after the point */
-static const u64 rlx_two_over_pi[21] RLX_UNUSED = {0,
+RLX_TABLE u64 rlx_two_over_pi[21] = {0,
 0xa2f9836e4e441529, 0xfc2757d1f534ddc0, 0xdb6295993c439041, 0xfe5163abdebbc561, 0xb7246e3a424dd2e0, 0x06492eea09d1921c, 0xfe1deb1cb129a73e, 0xe88235f52ebb4484,
 0xe99c7026b45f7e41, 0x3991d639835339f4, 0x9c845f8bbdf9283b, 0x1ff897ffde05980f, 0xef2f118b5a0a6d1f, 0x6d367ecf27cb09b7, 0x4f463f669e5fea2d, 0x7527bac7ebe5f17b,
 0x3d0739f78a5292ea, 0x6bfb5fb11f8d5d08, 0x56033046fc7b6bab, 0xf0cfbc209af4361d};

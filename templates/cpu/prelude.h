@@ -31,6 +31,9 @@ typedef double f64;
 
 #define RLX_UNUSED __attribute__((unused))
 #define RLX_INLINE static inline __attribute__((always_inline, unused))
+#define RLX_APART static __attribute__((noinline, unused))
+#define RLX_TABLE static RLX_UNUSED const
+#define RLX_HIGH_PRODUCT(a, b) ((u64)((unsigned __int128)(a) * (b) >> 64))
 #define RLX_EXPORT __attribute__((visibility("default")))
 #define RLX_ALIGNED __attribute__((aligned(64)))
 #define RLX_PRAGMA(text) _Pragma(#text)

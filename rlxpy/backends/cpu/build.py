@@ -14,12 +14,12 @@ from rlxpy import __version__
 from rlxpy.backends.cache import kept
 from rlxpy.backends.cpu.compilers import Compiler, run
 from rlxpy.backends.cpu.isa import Isa
-from rlxpy.backends.templates import read
+from rlxpy.backends.listing import excerpt
+from rlxpy.backends.templates import flat
 from rlxpy.errors import CompileError
 
 ABI = "1"  # of the exported functions: a change makes every kept library unreachable
 COMPILE_SECONDS = 600.0
-LINES_AROUND = 4
 SUFFIX = ".dll" if sys.platform == "win32" else ".so"
 FLAGS = (
     "-std=gnu11", "-O3", "-fPIC", "-shared", "-fvisibility=hidden",
@@ -30,7 +30,6 @@ FLAGS = (
     "-fopenmp-simd", "-fno-stack-protector",
     *(("-nostdlib",) if sys.platform == "linux" else ()),  # undefined names are found in the process
 )
-INCLUDE = re.compile(r'^#include "(.+)"$\n?', re.MULTILINE)
 FIRST_ERROR = re.compile(r"^[^\n:]*unit\.c:(\d+):(?:\d+:)? (?:fatal )?error: (.*)$", re.MULTILINE)
 
 
@@ -43,11 +42,7 @@ def flags_of(isa: Isa, compiler: Compiler) -> tuple[str, ...]:
 
 def prelude() -> str:
     """What every generated unit starts with: templates/cpu/prelude.h, the files it includes in their places."""
-    return _flat("cpu/prelude.h")
-
-
-def _flat(path: str) -> str:
-    return INCLUDE.sub(lambda m: _flat(f"cpu/{m[1]}"), read(path))
+    return flat("cpu/prelude.h")
 
 
 def build(source: str, isa: Isa, compiler: Compiler, options: tuple[str, ...] = ()) -> Path:
@@ -77,15 +72,8 @@ def _compile(source: str, command: tuple[str, ...], out: Path) -> None:
 
 def _refusal(source: str, command: tuple[str, ...], why: str, log: str) -> CompileError:
     first = FIRST_ERROR.search(log)
-    where = f"line {first[1]} of the generated C\n{_excerpt(source, int(first[1]))}" if first else ""
+    where = f"line {first[1]} of the generated C\n{excerpt(source, int(first[1]))}" if first else ""
     error = CompileError(f"{command[0]} does not compile the generated C", where=where, why=first[2] if first else why,
                          fix="another compiler in RLX_CC or a lower RLX_ISA; `log` of this error has all it said, for a report of the fault")
     error.log = "\n".join([shlex.join(command), log or why])
     return error
-
-
-def _excerpt(source: str, line: int) -> str:
-    """Numbered lines around one, which is marked."""
-    lines = source.splitlines()
-    shown = range(max(1, line - LINES_AROUND), min(len(lines), line + LINES_AROUND) + 1)
-    return "\n".join(f"  {'>' if n == line else ' '} {n:5} {lines[n - 1]}" for n in shown)

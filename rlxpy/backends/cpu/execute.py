@@ -16,6 +16,7 @@ from rlxpy.backends.cpu import threads
 from rlxpy.backends.cpu.kernel import results
 from rlxpy.backends.cpu.packing import pack
 from rlxpy.backends.cpu.program import Program
+from rlxpy.backends.faults import index_fault
 from rlxpy.backends.host import failure, host_launch
 from rlxpy.backends.memory import Spot, aligned_bytes, locate, read_only, space_bytes
 from rlxpy.backends.state import State, own
@@ -23,9 +24,8 @@ from rlxpy.errors import CompileError, RlxError
 from rlxpy.extend.backend import Span
 from rlxpy.extend.kernels import HostLaunch
 from rlxpy.extend.plan import Plan, Space, Step
-from rlxpy.ir import refs
-from rlxpy.ir.dims import Sizes, at, upper
-from rlxpy.ir.dtypes import Array, DType
+from rlxpy.ir.dims import Sizes, upper
+from rlxpy.ir.dtypes import Array
 from rlxpy.ir.graph import Node, Ref
 from rlxpy.ir.op import Op
 
@@ -254,10 +254,7 @@ class CpuGraph:
     def _error(self, number: int, index: int, bound: int, sizes: Sizes) -> RlxError:
         own = len(self.plan.graph)
         graph, node = (self.plan.graph, self.plan.graph[number]) if number < own else self.program.inner[number - own]
-        axis, reads = node.attrs.axis, graph.type(node.inputs[1])  # type: ignore[attr-defined]
-        if node.op is Op.KV_APPEND:
-            return refs.append_error(axis, index, at(reads.shape[axis], sizes), bound).at(node.where)
-        return refs.index_error(node.label, axis, index % 2**64 if reads.dtype is DType.U64 else index, bound).at(node.where)
+        return index_fault(graph, node, index, bound, sizes)
 
 
 def functions(library: Path, more: Sequence[str] = ()) -> tuple[Any, ...]:

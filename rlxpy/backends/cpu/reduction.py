@@ -44,14 +44,14 @@ def emit(site: Site) -> Kernel:
     given = {n.refs[0]: f"a{k}" for k, n in enumerate(body.inputs)}
     feeding, ending = scalar.chain(body, given, root.inputs[0]), scalar.chain(body, {**given, root.refs[0]: "folded"})
     places = [n.refs[0] for n in body.inputs]
-    walks = _walks(site, body, root, axes, tuple(k for k, r in enumerate(places) if r in feeding.reads), tuple(k for k, r in enumerate(places) if r in ending.reads))
+    walks = walks_of(site, body, root, axes, tuple(k for k, r in enumerate(places) if r in feeding.reads), tuple(k for k, r in enumerate(places) if r in ending.reads))
     columns = any(s[-1] == 1 for s in walks.sources) and not any(s[-1] == 1 for s in walks.gone.strides)
     folds = folds_of(root.op, body.type(root.inputs[0]).dtype, feeding.result)
     count = ctext.dim(product(shape[a] for a in axes))
-    before = [*_loads(site, walks.before, lambda i, k: f"g{k}[{index((walks.sources if columns else walks.gone.strides)[i][-1])}]"), *feeding.lines]
+    before = [*loads(site, walks.before, lambda i, k: f"g{k}[{index((walks.sources if columns else walks.gone.strides)[i][-1])}]"), *feeding.lines]
     value = scalar.rounded(root.type.dtype, result_of(root.op, body.type(root.inputs[0]).dtype, count))
     after = [f"const {ctext.value(root.type.dtype)} folded = {value};",
-             *_loads(site, walks.after, lambda i, k: f"e{k}[{index(walks.targets[i][-1])}]" if columns else f"*e{k}"), *ending.lines,
+             *loads(site, walks.after, lambda i, k: f"e{k}[{index(walks.targets[i][-1])}]" if columns else f"*e{k}"), *ending.lines,
              f"y[{'at + j' if columns else 'r'}] = {scalar.store(site.out.dtype, ending.result)};"]
     write = _columns if columns else _rows
     lines, tasks = write(site, walks, folds, before, after)
@@ -64,11 +64,11 @@ def _rows(site: Site, walks: Walks, folds: tuple[Fold, ...], before: list[str], 
     rows, width = ctext.dim(product(kept.sizes)), ctext.dim(gone.inner)
     per_task = max(1, TASK_NUMEL // max(1, upper(product(gone.sizes))))
     outer = ctext.dim(product(gone.outer))
-    inner = [*_pointers(site, walks.before, "g", "p", lambda i: offset(gone.strides[i][:-1], "g_")), *folded(width, before, folds)]
-    loop = inner if outer == "1" else [f"for (i64 s = 0; s < {outer}; s++) {{", *indent(_renamed(unravel(gone.outer, "s"))), *indent(inner), "}"]
+    inner = [*pointers(site, walks.before, "g", "p", lambda i: offset(gone.strides[i][:-1], "g_")), *folded(width, before, folds)]
+    loop = inner if outer == "1" else [f"for (i64 s = 0; s < {outer}; s++) {{", *indent(renamed(unravel(gone.outer, "s"))), *indent(inner), "}"]
     lines = [f"const i64 rows = {rows}, r1 = rlx_least(t1*{per_task}, rows);", f"for (i64 r = t0*{per_task}; r < r1; r++) {{", *indent(unravel(kept.sizes)),
-             *indent(_pointers(site, walks.before, "p", "x", lambda i: offset(walks.sources[i]))),
-             *indent(_pointers(site, walks.after, "e", "x", lambda i: offset(walks.targets[i]))),
+             *indent(pointers(site, walks.before, "p", "x", lambda i: offset(walks.sources[i]))),
+             *indent(pointers(site, walks.after, "e", "x", lambda i: offset(walks.targets[i]))),
              *indent(declared(folds)), *indent(loop), *indent(after), "}"]
     return lines, f"rlx_ceil_quotient({rows}, {per_task})"
 
@@ -81,19 +81,19 @@ def _columns(site: Site, walks: Walks, folds: tuple[Fold, ...], before: list[str
     steps = [*before, *(f.step(into, f.value) for f, into in zip(folds, rename, strict=True))]
     lines = ["for (i64 t = t0; t < t1; t++) {", f"  const i64 blocks = {blocks}, r = t / blocks, j0 = t % blocks*{COLUMNS}, n = rlx_least({COLUMNS}, {width} - j0);",
              f"  const i64 at = r*{width} + j0;", *indent(unravel(kept.outer)),
-             *indent(_pointers(site, walks.before, "p", "x", lambda i: f"{offset(walks.sources[i][:-1])} + {index(walks.sources[i][-1], 'j0')}")),
-             *indent(_pointers(site, walks.after, "e", "x", lambda i: f"{offset(walks.targets[i][:-1])} + {index(walks.targets[i][-1], 'j0')}")),
+             *indent(pointers(site, walks.before, "p", "x", lambda i: f"{offset(walks.sources[i][:-1])} + {index(walks.sources[i][-1], 'j0')}")),
+             *indent(pointers(site, walks.after, "e", "x", lambda i: f"{offset(walks.targets[i][:-1])} + {index(walks.targets[i][-1], 'j0')}")),
              *(f"  {f.c} {f.name}s[{COLUMNS}] RLX_ALIGNED;" for f in folds),
              f"  for (i64 j = 0; j < n; j++) {{ {' '.join(f'{into} = {f.start};' for f, into in zip(folds, rename, strict=True))} }}",
-             f"  for (i64 s = 0; s < {ctext.dim(product(gone.sizes))}; s++) {{", *indent(_renamed(unravel(gone.sizes, "s")), 2),
-             *indent(_pointers(site, walks.before, "g", "p", lambda i: offset(gone.strides[i], "g_")), 2),
+             f"  for (i64 s = 0; s < {ctext.dim(product(gone.sizes))}; s++) {{", *indent(renamed(unravel(gone.sizes, "s")), 2),
+             *indent(pointers(site, walks.before, "g", "p", lambda i: offset(gone.strides[i], "g_")), 2),
              "    RLX_SIMD", "    for (i64 j = 0; j < n; j++) {", *indent(steps, 3), "    }", "  }",
              "  RLX_SIMD", "  for (i64 j = 0; j < n; j++) {", *indent([f"const {f.c} {f.name} = {into};" for f, into in zip(folds, rename, strict=True)], 2),
              *indent(after, 2), "  }", "}"]
     return lines, f"{ctext.dim(product(kept.outer))}*{blocks}"
 
 
-def _walks(site: Site, body: Graph, root: Node, axes: tuple[int, ...], before: tuple[int, ...], after: tuple[int, ...]) -> Walks:
+def walks_of(site: Site, body: Graph, root: Node, axes: tuple[int, ...], before: tuple[int, ...], after: tuple[int, ...]) -> Walks:
     shape, result = body.type(root.inputs[0]).shape, root.type.shape
     left = tuple(a for a in range(len(shape)) if a not in axes)
     places = left if root.attrs.keep else tuple(range(len(left)))  # type: ignore[attr-defined]
@@ -104,15 +104,15 @@ def _walks(site: Site, body: Graph, root: Node, axes: tuple[int, ...], before: t
     return Walks(kept, nest(tuple(shape[a] for a in axes), tuple(tuple(w[a] for a in axes) for w in sources)), before, after)
 
 
-def _loads(site: Site, operands: tuple[int, ...], element: Callable[[int, int], str]) -> list[str]:
+def loads(site: Site, operands: tuple[int, ...], element: Callable[[int, int], str]) -> list[str]:
     """element(position among the operands, operand): C of an element in memory."""
     return [f"const {ctext.value(site.ins[k].dtype)} a{k} = {scalar.load(site.ins[k].dtype, element(i, k))};" for i, k in enumerate(operands)]
 
 
-def _pointers(site: Site, operands: tuple[int, ...], name: str, base: str, offset: Callable[[int], str]) -> list[str]:
+def pointers(site: Site, operands: tuple[int, ...], name: str, base: str, offset: Callable[[int], str]) -> list[str]:
     return [f"const {site.ins[k].c} *{name}{k} = {base}{k} + {offset(i)};" for i, k in enumerate(operands)]
 
 
-def _renamed(lines: list[str]) -> list[str]:
+def renamed(lines: list[str]) -> list[str]:
     """Indices g_0, g_1, .. of what is folded, beside those of what is kept."""
     return [line.replace("i64 i", "i64 g_").replace("rest", "left") for line in lines]

@@ -1,39 +1,105 @@
-"""The GPU devices by name: known, so that one who asks for them is told what is missing."""
+"""The GPU backends: a plan becomes one module of source, the vendor's compiler makes code of it, the device runs it."""
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from hashlib import blake2b
+from importlib import import_module
+from json import dumps
+from typing import TYPE_CHECKING, Any
 
-from rlxpy.backends.gpu.vendor import Vendor, look, missing
-from rlxpy.backends.host import with_host
-from rlxpy.errors import BackendMissing
-from rlxpy.extend.backend import BackendSpec, Device, ExecutableGraph
-from rlxpy.extend.kernels import Choice, Refusal
-from rlxpy.extend.plan import Plan
+from rlxpy.backends.cache import kept
+from rlxpy.backends.gpu.api import GpuApi, GpuTarget
+from rlxpy.backends.gpu.vendor import CUDA, Vendor, missing
+from rlxpy.backends.host import FUSED_KINDS, with_host
+from rlxpy.errors import BackendMissing, DeviceError
+from rlxpy.extend.backend import BackendSpec, Device, Emitted, ExecutableGraph
+from rlxpy.extend.kernels import Choice, KernelSearchPath, Refusal
+from rlxpy.extend.plan import Plan, Step
 from rlxpy.ir.dtypes import Array
 from rlxpy.ir.graph import Graph, Node
+
+if TYPE_CHECKING:
+    from rlxpy.backends.gpu.kernel import Emitter
+    from rlxpy.backends.gpu.program import Program
+
+ALIGN_NBYTES = 256
+USUAL = {"cuda": GpuTarget("nvidia", "sm_90", 32, 227 << 10), "rocm": GpuTarget("amd", "gfx942", 64)}  # written for where there is no device
+
+
+@cache
+def _spec(device: str, target: GpuTarget) -> BackendSpec:
+    from rlxpy.backends.gpu.library import DOMAIN, library
+
+    facts = {"vendor": target.vendor, "arch": target.arch, "wave": target.wave, "shared_nbytes": target.shared_nbytes, "threads": target.threads}
+    return with_host(BackendSpec(Device(device), KernelSearchPath((library(target),)), fuses=frozenset({*FUSED_KINDS, "attention"}), domain=DOMAIN, align_nbytes=ALIGN_NBYTES,
+                                 extensions=partial(_own_kernel, device, facts), facts=facts, bands=True))
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A vendor's devices, which this version of rlxpy does not run graphs on."""
+    """target: what to write code for, be it this machine's device or not; None is the device here, or a usual one where there is none."""
 
     vendor: Vendor
+    target: GpuTarget | None = None
+
+    def api(self) -> GpuApi:
+        """Opens the device at the first call.  Raises BackendMissing."""
+        try:
+            found: GpuApi = import_module(f"rlxpy.backends.gpu.{'cuda' if self.vendor is CUDA else 'hip'}").api()
+        except (DeviceError, RuntimeError, ImportError) as e:
+            raise BackendMissing(f"device {self.vendor.device} cannot run here", why=f"{type(e).__name__}: {e}", fix="rlx doctor says what is missing") from None
+        return found
 
     @property
     def spec(self) -> BackendSpec:
-        name = self.vendor.device
-        return with_host(BackendSpec(Device(name), extensions=partial(_own_kernel, name), views=False, domain="device"))
+        target = self.target or (USUAL[self.vendor.device] if missing(self.vendor) else self.api().target)
+        return _spec(self.vendor.device, target)
 
-    def missing(self) -> str:
-        return missing(self.vendor) or f"{look(self.vendor).found} could be used, but this version of rlxpy does not run graphs there yet"
+    def missing(self) -> str | None:
+        return missing(self.vendor)
 
     def load(self, plan: Plan, params: Mapping[str, Array], *, debug: bool = False) -> ExecutableGraph:
-        raise BackendMissing(f"device {self.vendor.device} cannot run here", why=self.missing(), fix="device='cpu'")
+        from rlxpy.backends.gpu.execute import GpuGraph, Loaded
+
+        if why := self.missing():
+            raise BackendMissing(f"device {self.vendor.device} cannot run here", why=why, fix="device='cpu'")
+        api, program = self.api(), self.program(plan)
+        module = loaded(api, program.source) if program.functions else None
+        raw = {p.launch.source: api.function(loaded(api, p.launch.source), p.launch.symbol) for p in program.raw}
+        return GpuGraph(plan, program, api, Loaded({name: api.function(module, name) for name in program.functions}, raw), params, debug)
+
+    def program(self, plan: Plan) -> Program:
+        from rlxpy.backends.gpu.program import write
+
+        return write(plan, emitter_of)
+
+    def emit(self, plan: Plan) -> Emitted:
+        program = self.program(plan)
+        return Emitted(program.source, program.functions, tuple((p.step, p.function) for p in program.launches))
 
 
-def _own_kernel(device: str, graph: Graph, node: Node) -> Choice | Refusal | None:
+def emitter_of(step: Step) -> Emitter | None:
+    """A step's emitter; None for the host tier."""
+    row = step.choice.row
+    made: Any = row.launch if step.choice.tier == "kernel" and row is not None and row.domain != "host" else None
+    return made if callable(made) else None
+
+
+def loaded(api: GpuApi, source: str, options: Sequence[str] | None = None) -> Any:
+    """A module on the device, from the cache of compiled code when it was compiled before.  Raises CompileError."""
+    options = tuple(options) if options is not None else api.options
+    facts = dumps([api.target.vendor, api.target.arch, api.compiler, options, source])
+    key = blake2b(facts.encode(), digest_size=20).hexdigest()
+
+    def make(path: Any) -> None:
+        path.write_bytes(api.compile(source, options))
+
+    return api.load(kept("gpu", key, ".bin", make).read_bytes())
+
+
+def _own_kernel(device: str, facts: Mapping[str, Any], graph: Graph, node: Node) -> Choice | Refusal | None:
     from rlxpy.backends.gpu.raw import own_gpu_kernel  # at first use: it loads what writes source
 
-    return own_gpu_kernel(device, {}, graph, node)
+    return own_gpu_kernel(device, facts, graph, node)

@@ -1,0 +1,86 @@
+"""What the GPU backend asks of a vendor's runtime: memory, code, launches in order, and whole sequences of them replayed."""
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from rlxpy.ir.dtypes import Array
+
+
+@dataclass(frozen=True)
+class GpuTarget:
+    """What code is written for.  arch: the compiler's name for it, as gfx942 or sm_90; wave: lanes that run in step; shared_nbytes: of a
+    block, without asking for more."""
+
+    vendor: str
+    arch: str
+    wave: int
+    shared_nbytes: int = 64 << 10
+    threads: int = 1024
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Packed arguments of one launch, laid out once: `formats` are struct codes, each value at a multiple of its own size."""
+
+    buffer: Any = field(repr=False)    # ctypes array of bytes
+    pointers: Any = field(repr=False)  # ctypes array of void *, one an argument
+
+    @classmethod
+    def of(cls, data: bytes, offsets: Sequence[int]) -> Arguments:
+        buffer = ctypes.create_string_buffer(data, max(len(data), 1))
+        base = ctypes.addressof(buffer)
+        return cls(buffer, (ctypes.c_void_p * max(len(offsets), 1))(*(base + o for o in offsets)))
+
+    @property
+    def address(self) -> int:
+        """Of the array of pointers."""
+        return ctypes.addressof(self.pointers)
+
+    @classmethod
+    def words(cls, values: Sequence[int]) -> Arguments:
+        """Arguments of 8 bytes each: addresses and sizes."""
+        return cls.of(struct.pack(f"<{len(values)}q", *(v - (1 << 64) if v >= 1 << 63 else v for v in values)), range(0, 8 * len(values), 8))
+
+
+class GpuApi(Protocol):
+    """One device of one vendor, with one queue: what is asked happens in order, and at the latest when `sync` or `read` returns.
+
+    Every method raises DeviceError for what the runtime refuses."""
+
+    @property
+    def target(self) -> GpuTarget: ...
+    @property
+    def compiler(self) -> str:
+        """Name and version of what compiles, for cache keys."""
+    @property
+    def options(self) -> tuple[str, ...]:
+        """What code is compiled with, beside its target."""
+    @property
+    def name(self) -> str:
+        """Of the device, for reports."""
+
+    def alloc(self, nbytes: int) -> int: ...
+    def free(self, address: int) -> None: ...
+    def write(self, address: int, array: Array) -> None:
+        """A C-contiguous array, which may be changed as soon as this returns."""
+    def read(self, address: int, array: Array) -> None:
+        """Into a C-contiguous array, when everything asked before is done."""
+    def fill(self, address: int, byte: int, nbytes: int) -> None: ...
+    def copy(self, to: int, source: int, nbytes: int) -> None: ...
+
+    def compile(self, source: str, options: Sequence[str]) -> bytes:
+        """Raises CompileError, with everything that the compiler said as `log`."""
+    def load(self, code: bytes) -> Any: ...
+    def function(self, module: Any, name: str) -> Any: ...
+    def launch(self, function: Any, grid: tuple[int, int, int], threads: int, shared_nbytes: int, arguments: Arguments) -> None: ...
+    def sync(self) -> None: ...
+
+    def begin_capture(self) -> None:
+        """From here on launches are noted, not made."""
+    def end_capture(self) -> Any:
+        """What was noted, ready to be replayed; freed when nobody holds it any more."""
+    def replay(self, graph: Any) -> None: ...

@@ -1,0 +1,156 @@
+"""NVIDIA's runtime through cuda-core's bindings: the first device, one stream, NVRTC."""
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from rlxpy.backends.gpu.api import Arguments, GpuTarget
+from rlxpy.backends.gpu.hip import Replay
+from rlxpy.backends.gpu.listing import numbered
+from rlxpy.errors import CompileError, DeviceError
+from rlxpy.ir.dtypes import Array
+
+OPTIONS = ("--std=c++17", "--fmad=false", "--extra-device-vectorization")
+DEFAULT_SHARED_NBYTES = 48 << 10  # of a block; a kernel that wants more must ask for it
+
+
+class CudaApi:
+    """Calls come from one thread at a time or from several: the stream keeps their order."""
+
+    options = OPTIONS
+
+    def __init__(self) -> None:
+        driver: Any = import_module("cuda.bindings.driver")
+        nvrtc: Any = import_module("cuda.bindings.nvrtc")
+        self._cu, self._rtc = driver, nvrtc
+        self._ask(driver.cuInit(0))
+        device = self._ask(driver.cuDeviceGet(0))
+        self._context = self._ask(driver.cuDevicePrimaryCtxRetain(device))
+        self._ask(driver.cuCtxSetCurrent(self._context))
+        self.name = self._ask(driver.cuDeviceGetName(256, device)).rstrip(b"\0").decode()
+        which = driver.CUdevice_attribute
+
+        def fact(name: str) -> int:
+            return int(self._ask(driver.cuDeviceGetAttribute(getattr(which, f"CU_DEVICE_ATTRIBUTE_{name}"), device)))
+
+        arch = f"sm_{fact('COMPUTE_CAPABILITY_MAJOR')}{fact('COMPUTE_CAPABILITY_MINOR')}"
+        self.target = GpuTarget("nvidia", arch, fact("WARP_SIZE"), fact("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"), fact("MAX_THREADS_PER_BLOCK"))
+        major, minor = self._ask(nvrtc.nvrtcVersion())
+        self.compiler = f"NVRTC {major}.{minor}"
+        self._stream = self._ask(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+        self._lock = threading.RLock()  # of captures: whoever captures has the stream alone
+        self._seen = threading.local()
+
+    def _ask(self, answer: tuple[Any, ...]) -> Any:
+        """What a call returns beside its status.  Raises DeviceError."""
+        status, *values = answer
+        if int(status) != 0:
+            what = getattr(status, "name", str(status))
+            raise DeviceError(f"the CUDA runtime answers {what}", why=f"status {int(status)} on {getattr(self, 'name', 'the device')}",
+                              fix="RLX_DEBUG=1 waits for each kernel and names the one that fails")
+        return values[0] if len(values) == 1 else tuple(values)
+
+    def _here(self) -> None:
+        """A thread's first call makes the context its own."""
+        if not getattr(self._seen, "done", False):
+            self._ask(self._cu.cuCtxSetCurrent(self._context))
+            self._seen.done = True
+
+    # ---- memory
+    def alloc(self, nbytes: int) -> int:
+        self._here()
+        try:
+            return int(self._ask(self._cu.cuMemAlloc(nbytes)))
+        except DeviceError as e:
+            raise DeviceError(f"no {nbytes:,} bytes on {self.name}", why=e.what, fix="narrow the ranges of sizes, pack the weights, or free other graphs") from None
+
+    def free(self, address: int) -> None:
+        self._here()
+        self._cu.cuMemFree(address)
+
+    def write(self, address: int, array: Array) -> None:
+        self._here()
+        self._ask(self._cu.cuMemcpyHtoDAsync(address, array.ctypes.data, array.nbytes, self._stream))
+        self.sync()
+
+    def read(self, address: int, array: Array) -> None:
+        self._here()
+        self._ask(self._cu.cuMemcpyDtoHAsync(array.ctypes.data, address, array.nbytes, self._stream))
+        self.sync()
+
+    def fill(self, address: int, byte: int, nbytes: int) -> None:
+        self._here()
+        if nbytes:
+            self._ask(self._cu.cuMemsetD8Async(address, byte, nbytes, self._stream))
+
+    def copy(self, to: int, source: int, nbytes: int) -> None:
+        self._here()
+        self._ask(self._cu.cuMemcpyDtoDAsync(to, source, nbytes, self._stream))
+
+    # ---- code
+    def compile(self, source: str, options: Sequence[str]) -> bytes:
+        rtc = self._rtc
+        program = self._ask(rtc.nvrtcCreateProgram(source.encode(), b"rlxpy.cu", 0, [], []))
+        try:
+            flags = [o.encode() for o in (*options, f"--gpu-architecture={self.target.arch}")]
+            status = rtc.nvrtcCompileProgram(program, len(flags), flags)[0]
+            if int(status) != 0:
+                log = b" " * self._ask(rtc.nvrtcGetProgramLogSize(program))
+                self._ask(rtc.nvrtcGetProgramLog(program, log))
+                raise numbered(source, log.rstrip(b"\0 ").decode(errors="replace"), self.compiler, self.target.arch)
+            code = bytes(self._ask(rtc.nvrtcGetCUBINSize(program)))
+            self._ask(rtc.nvrtcGetCUBIN(program, code))
+            return code
+        finally:
+            rtc.nvrtcDestroyProgram(program)
+
+    def load(self, code: bytes) -> Any:
+        self._here()
+        return self._ask(self._cu.cuModuleLoadData(code))
+
+    def function(self, module: Any, name: str) -> Any:
+        try:
+            return self._ask(self._cu.cuModuleGetFunction(module, name.encode()))
+        except DeviceError as e:
+            raise CompileError(f"the compiled module has no kernel {name!r}", why=e.what, fix='declare it extern "C" __global__') from None
+
+    def launch(self, function: Any, grid: tuple[int, int, int], threads: int, shared_nbytes: int, arguments: Arguments) -> None:
+        self._here()
+        if shared_nbytes > DEFAULT_SHARED_NBYTES:
+            self._ask(self._cu.cuFuncSetAttribute(function, self._cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_nbytes))
+        with self._lock:
+            self._ask(self._cu.cuLaunchKernel(function, *grid, threads, 1, 1, shared_nbytes, self._stream, arguments.address, 0))
+
+    def sync(self) -> None:
+        self._here()
+        with self._lock:
+            self._ask(self._cu.cuStreamSynchronize(self._stream))
+
+    # ---- replay
+    def begin_capture(self) -> None:
+        self._here()
+        self._lock.acquire()
+        self._ask(self._cu.cuStreamBeginCapture(self._stream, self._cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL))
+
+    def end_capture(self) -> Any:
+        try:
+            graph = self._ask(self._cu.cuStreamEndCapture(self._stream))
+        finally:
+            self._lock.release()
+        made = self._ask(self._cu.cuGraphInstantiate(graph, 0))
+        self._cu.cuGraphDestroy(graph)
+        return Replay(made, self._cu.cuGraphExecDestroy)
+
+    def replay(self, graph: Any) -> None:
+        self._here()
+        with self._lock:
+            self._ask(self._cu.cuGraphLaunch(graph.handle, self._stream))
+
+
+@cache
+def api() -> CudaApi:
+    """Of this process.  Raises DeviceError."""
+    return CudaApi()

@@ -1,0 +1,341 @@
+"""A plan on a GPU: one arena, weights uploaded once, launches packed once for each set of sizes, and replayed as one graph."""
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from rlxpy.backends.faults import index_fault
+from rlxpy.backends.gpu.api import Arguments, GpuApi
+from rlxpy.backends.gpu.kernel import Kernel, Room
+from rlxpy.backends.gpu.program import ALIGN_NBYTES, Commit, HostStep, Launch, Program, RawLaunch
+from rlxpy.backends.host import failure, host_launch
+from rlxpy.backends.memory import Spot, locate
+from rlxpy.errors import DeviceError, InputError, RlxError
+from rlxpy.extend.kernels import HostLaunch
+from rlxpy.extend.plan import Plan, Space, Step
+from rlxpy.ir.dims import Sizes, at
+from rlxpy.ir.dtypes import Array
+from rlxpy.ir.graph import Ref
+from rlxpy.ir.op import Op
+
+KEPT_SIZES = 16
+FAULT_NBYTES = 32
+POISON = 0xFF  # NaN in every float type: a read of unwritten memory shows
+MOST_BLOCKS = (2**31 - 1, 65535, 65535)  # of a grid, on both vendors' devices
+MOST_THREADS = 2**32 - 1                 # along x, on AMD's
+
+
+class Memory:
+    """Device memory, given back when nobody holds it any more."""
+
+    def __init__(self, api: GpuApi, nbytes: int) -> None:
+        self.address, self.nbytes = api.alloc(max(nbytes, ALIGN_NBYTES)), nbytes
+        self.free = weakref.finalize(self, api.free, self.address)
+
+
+class DeviceState:
+    """Persistent memory of one conversation, on the device."""
+
+    def __init__(self, plan: Plan, api: GpuApi) -> None:
+        self.plan, self.lock, self.memory = plan, threading.Lock(), Memory(api, plan.nbytes[Space.STATE])
+        api.fill(self.memory.address, 0, self.memory.nbytes)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A launch with nothing left to decide."""
+
+    name: str
+    function: Any
+    grid: tuple[int, int, int]
+    threads: int
+    shared_nbytes: int
+    arguments: Arguments
+    step: Step | None = None
+
+
+@dataclass
+class _Segment:
+    """Launches that follow one another; `graph` is what replays them, once they ran a first time."""
+
+    calls: tuple[_Call, ...]
+    ran: bool = False
+    graph: Any = None
+
+
+@dataclass(frozen=True)
+class _Host:
+    """A step of the host tier: where its operands and results lie."""
+
+    step: Step
+    launch: HostLaunch
+    ins: tuple[Spot, ...]
+    outs: tuple[Spot, ...]
+    attrs: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """A plan at one set of sizes, with one state."""
+
+    inputs: tuple[Spot, ...]
+    outputs: tuple[Spot, ...]
+    parts: tuple[_Segment | _Host, ...]
+    commits: _Segment
+    restores: tuple[_Call, ...]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Compiled code: the program's functions by name, and those of raw kernels by their source."""
+
+    functions: Mapping[str, Any]
+    raw: Mapping[str, Any]
+
+
+class GpuGraph:
+    """One run at a time: a device has one queue in any case."""
+
+    def __init__(self, plan: Plan, program: Program, api: GpuApi, loaded: Loaded, params: Mapping[str, Array], debug: bool) -> None:
+        self.plan, self.program, self.debug, self._api, self._loaded = plan, program, debug, api, loaded
+        self._lock = threading.Lock()
+        self._spaces = {s: Memory(api, plan.nbytes[s]) for s in (Space.ARENA, Space.INPUT)}
+        self._fixed: dict[int, Memory] = {}
+        self._names = {n.name: plan.places[n.refs[0]].buffer for n in plan.graph.params}
+        self._fault, self._undo, self._staging = (Memory(api, n) for n in (FAULT_NBYTES, program.undo_nbytes, program.staging_nbytes))
+        api.fill(self._fault.address, 0, FAULT_NBYTES)
+        for n in plan.graph:
+            if n.op is Op.CONST:
+                self._upload(plan.places[n.refs[0]].buffer, n.attrs.value.array)  # type: ignore[attr-defined]
+        self.set_params(params)
+        self._hosted = {(p.step.node.id, p.step.when): host_launch(plan.graph, p.step, debug=debug) for p in program.parts if isinstance(p, HostStep)}
+        self._bound: dict[Any, _Bound] = {}
+
+    # ---- weights and state
+    def set_params(self, arrays: Mapping[str, Array]) -> None:
+        with self._lock:
+            for name, a in arrays.items():
+                self._upload(self._names[name], a)
+            self._api.sync()
+
+    def _upload(self, buffer: int, array: Array) -> None:
+        flat = np.ascontiguousarray(array)
+        if buffer not in self._fixed:
+            self._fixed[buffer] = Memory(self._api, flat.nbytes)
+        if flat.nbytes:
+            self._api.write(self._fixed[buffer].address, flat)
+
+    def new_state(self) -> DeviceState:
+        return DeviceState(self.plan, self._api)
+
+    # ---- running
+    def run(self, inputs: Sequence[Array], sizes: Sizes, outputs: Sequence[Array], state: Any) -> None:
+        with self._lock:
+            if state is None or not self.plan.nbytes[Space.STATE]:
+                self._run(inputs, sizes, outputs, None)
+            else:
+                with own(state, self.plan).lock:
+                    self._run(inputs, sizes, outputs, state)
+
+    def _run(self, inputs: Sequence[Array], sizes: Sizes, outputs: Sequence[Array], state: DeviceState | None) -> None:
+        api, bound = self._api, self._bind(sizes, state)
+        if self.debug:
+            api.fill(self._spaces[Space.ARENA].address, POISON, self._spaces[Space.ARENA].nbytes)
+        for spot, given in zip(bound.inputs, inputs, strict=True):
+            if given.size:
+                api.write(self._address(spot, state), np.ascontiguousarray(given))
+        try:
+            for part in bound.parts:
+                self._host(part, state) if isinstance(part, _Host) else self._play(part)
+            results = [self._read(spot, state) for spot in bound.outputs]
+            self._check(sizes)
+        except BaseException:
+            for call in bound.restores:
+                self._launch(call)
+            api.sync()
+            raise
+        for out, value in zip(outputs, results, strict=True):
+            out[...] = value
+        self._play(bound.commits)
+        api.sync()
+
+    def _play(self, segment: _Segment) -> None:
+        """The second time, launches become a graph: one call replays them all."""
+        if not segment.calls:
+            return
+        if segment.graph is not None:
+            self._api.replay(segment.graph)
+            return
+        if segment.ran and not self.debug and len(segment.calls) > 1:
+            self._api.begin_capture()
+            try:
+                for call in segment.calls:
+                    self._launch(call)
+            finally:
+                segment.graph = self._api.end_capture()
+            self._api.replay(segment.graph)
+            return
+        for call in segment.calls:
+            self._launch(call)
+            if self.debug:
+                self._settle(call)
+        segment.ran = True
+
+    def _launch(self, call: _Call) -> None:
+        self._api.launch(call.function, call.grid, call.threads, call.shared_nbytes, call.arguments)
+
+    def _settle(self, call: _Call) -> None:
+        """Debug mode waits for each kernel, so that the one that breaks off is the one named."""
+        try:
+            self._api.sync()
+        except DeviceError as e:
+            raise failure(call.step, e) if call.step else e from None
+
+    def _check(self, sizes: Sizes) -> None:
+        """Raises what a kernel noted."""
+        if not self.program.fallible:
+            return
+        words = np.empty(FAULT_NBYTES // 8, np.int64)
+        self._api.read(self._fault.address, words.view(np.uint8))
+        if words[0]:
+            self._api.fill(self._fault.address, 0, FAULT_NBYTES)
+            raise index_fault(self.plan.graph, self.plan.graph[int(words[0]) - 1], int(words[1]), int(words[2]), sizes)
+
+    def _host(self, part: _Host, state: DeviceState | None) -> None:
+        ins = [self._read(s, state) for s in part.ins]
+        for a in ins:
+            a.flags.writeable = False
+        outs = [np.empty(s.shape, s.dtype) for s in part.outs]
+        try:
+            with np.errstate(all="ignore"):
+                part.launch(ins, outs, part.attrs)
+        except Exception as e:
+            raise failure(part.step, e) from (None if isinstance(e, RlxError) else e)
+        for spot, out in zip(part.outs, outs, strict=True):
+            self._write(spot, out, state)
+
+    # ---- memory
+    def _base(self, space: Space, buffer: int, state: DeviceState | None) -> int:
+        if buffer in self._fixed:
+            return self._fixed[buffer].address
+        if space is Space.STATE:
+            return state.memory.address if state else 0
+        return self._spaces[space].address
+
+    def _address(self, spot: Spot, state: DeviceState | None) -> int:
+        return self._base(spot.space, spot.buffer, state) + spot.start + spot.offset
+
+    def _read(self, spot: Spot, state: DeviceState | None) -> Array:
+        """A value, in whatever layout: the bytes from its first to its last element, seen with its strides."""
+        if 0 in spot.shape:
+            return np.empty(spot.shape, spot.dtype)
+        low, high = extent(spot)
+        raw = np.empty(high - low, np.uint8)
+        self._api.read(self._address(spot, state) + low, raw)
+        return np.ndarray(spot.shape, spot.dtype, raw, -low, spot.strides)
+
+    def _write(self, spot: Spot, value: Array, state: DeviceState | None) -> None:
+        if 0 in spot.shape:
+            return
+        low, high = extent(spot)
+        raw = np.empty(high - low, np.uint8)
+        if high - low != value.nbytes:  # there are bytes of others between its elements
+            self._api.read(self._address(spot, state) + low, raw)
+        np.ndarray(spot.shape, spot.dtype, raw, -low, spot.strides)[...] = value
+        self._api.write(self._address(spot, state) + low, raw)
+
+    # ---- binding
+    def _bind(self, sizes: Sizes, state: DeviceState | None) -> _Bound:
+        key = tuple(sorted(sizes.items())), id(state)
+        bound = self._bound.get(key)
+        if bound is None:
+            while len(self._bound) >= KEPT_SIZES:
+                del self._bound[next(iter(self._bound))]
+            bound = self._bound[key] = self._fresh(sizes, state)
+            if state is not None:
+                weakref.finalize(state, self._bound.pop, key, None)
+        return bound
+
+    def _fresh(self, sizes: Sizes, state: DeviceState | None) -> _Bound:
+        def spots(refs: Sequence[Ref]) -> tuple[Spot, ...]:
+            return tuple(locate(self.plan, r, sizes) for r in refs)
+
+        def place(r: Ref) -> int:
+            return self._address(locate(self.plan, r, sizes), state)
+
+        parts: list[_Segment | _Host] = []
+        calls: list[_Call] = []
+        for p in self.program.parts:
+            if not p.step.applies(sizes):
+                continue
+            if isinstance(p, HostStep):
+                n = p.step.node
+                parts += [_Segment(tuple(calls)), _Host(p.step, self._hosted[n.id, p.step.when], spots(n.inputs), spots(n.refs), n.attrs.bind(sizes).params())]
+                calls = []
+            elif isinstance(p, RawLaunch):
+                calls += self._raw(p, sizes, place)
+            else:
+                calls += self._generated(p, sizes, place)
+        graph = self.plan.graph
+        commits = [c for k in self.program.commits for c in self._commit(k, sizes, place)]
+        restores = tuple(c for p in self.program.restores for c in self._generated(p, sizes, place))
+        return _Bound(spots([n.refs[0] for n in graph.inputs]), spots(graph.outputs), (*parts, _Segment(tuple(calls))), _Segment(tuple(commits)), restores)
+
+    def _call(self, function: str, k: Kernel, values: Sequence[int], sizes: Sizes, step: Step | None = None) -> list[_Call]:
+        """Nothing to launch where the grid is empty."""
+        grid = grid_of(function, tuple(at(d, sizes) for d in k.blocks), k.threads)
+        words = Arguments.words((*values, *(sizes[s] for s in sorted(k.sizes))))
+        return [_Call(function, self._loaded.functions[function], grid, k.threads, at(k.shared_nbytes, sizes), words, step)] if prod(grid) else []
+
+    def _generated(self, p: Launch, sizes: Sizes, place: Callable[[Ref], int]) -> list[_Call]:
+        rooms = {Room.FAULT: self._fault.address, Room.UNDO: self._undo.address + max(p.undo, 0), Room.NODE: p.step.node.id, Room.SCRATCH: self._scratch(p.step)}
+        return self._call(p.function, p.kernel, [rooms[a] if isinstance(a, Room) else place(a) for a in p.kernel.call], sizes, p.step)
+
+    def _scratch(self, step: Step) -> int:
+        return self._spaces[Space.ARENA].address + self.plan.buffers[step.scratch].offset if step.scratch >= 0 else 0
+
+    def _commit(self, c: Commit, sizes: Sizes, place: Callable[[Ref], int]) -> list[_Call]:
+        room = self._staging.address + c.offset
+        return [*self._call(c.function, c.kernel, (place(c.new), room), sizes), *self._call(c.back, c.back_kernel, (room, place(c.old)), sizes)]
+
+    def _raw(self, p: RawLaunch, sizes: Sizes, place: Callable[[Ref], int]) -> list[_Call]:
+        """Its arena begins at the operand that lies lowest: offsets from there are never negative."""
+        staged = {s.ref: self._staging.address + s.offset for s in p.staged}
+        calls = [c for s in p.staged for c in self._call(s.function, s.kernel, (place(s.ref), staged[s.ref]), sizes, p.step)]
+        refs = (*p.step.node.inputs, *p.step.node.refs)
+        where = {name: staged.get(r) or place(r) for (name, _), r in zip(p.launch.operands, refs, strict=True)}
+        if p.step.scratch >= 0:
+            where["scratch"] = self._scratch(p.step)
+        arena = min(where.values())
+        shape, data = p.launch(arena, {name: a - arena for name, a in where.items()}, sizes)
+        words = Arguments.of(data, [a.offset for a in p.launch.args])
+        return [*calls, _Call(p.launch.kernel.name, self._loaded.raw[p.launch.source], shape.grid, shape.block, shape.shared_nbytes, words, p.step)]
+
+
+def own(state: Any, plan: Plan) -> DeviceState:
+    """Raises InputError for a state of another graph."""
+    if not isinstance(state, DeviceState) or state.plan is not plan:
+        raise InputError(f"state {state!r} is not one of this graph", why="memory of another graph, or of another device, has another layout",
+                         fix="make it with new_state() of the graph that runs")
+    return state
+
+
+def extent(spot: Spot) -> tuple[int, int]:
+    """Bytes from the first element to the least, and past the greatest, that a strided value touches."""
+    steps = [(n - 1) * s for n, s in zip(spot.shape, spot.strides, strict=True)]
+    return sum(s for s in steps if s < 0), sum(s for s in steps if s > 0) + spot.dtype.itemsize
+
+
+def grid_of(name: str, blocks: tuple[int, ...], threads: int) -> tuple[int, int, int]:
+    """Raises InputError for more blocks than a grid has."""
+    x, y, z = (*blocks, 1, 1)[:3]
+    most = min(MOST_BLOCKS[0], MOST_THREADS // threads), *MOST_BLOCKS[1:]
+    if any(n > limit for n, limit in zip((x, y, z), most, strict=True)):
+        raise InputError(f"{name} needs a grid of {x} x {y} x {z} blocks", why=f"a grid has at most {' x '.join(map(str, most))}", fix="run it in parts")
+    return x, y, z

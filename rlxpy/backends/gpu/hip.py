@@ -1,0 +1,141 @@
+"""AMD's runtime through hip-python: the current device, one stream, hipRTC."""
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from rlxpy.backends.gpu.api import Arguments, GpuTarget
+from rlxpy.backends.gpu.listing import numbered
+from rlxpy.errors import CompileError, DeviceError
+from rlxpy.ir.dtypes import Array
+
+OPTIONS = ("-O3", "-std=c++17", "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing")
+
+
+class HipApi:
+    """Calls come from one thread at a time or from several: the stream keeps their order."""
+
+    options = OPTIONS
+
+    def __init__(self) -> None:
+        hip: Any = import_module("rocm.bindings.hip")
+        hiprtc: Any = import_module("rocm.bindings.hiprtc")
+        self._hip, self._rtc = hip, hiprtc
+        device = self._ask(hip.hipGetDevice())
+        props = self._ask(hip.hipGetDeviceProperties(device))
+        self.name = _text(props.name)
+        arch = _text(props.gcnArchName).partition(":")[0]
+        self.target = GpuTarget("amd", arch, int(props.warpSize), int(props.sharedMemPerBlock), int(props.maxThreadsPerBlock))
+        major, minor = self._ask(hiprtc.hiprtcVersion())
+        self.compiler = f"hipRTC {major}.{minor}"
+        self._stream = self._ask(hip.hipStreamCreateWithFlags(hip.hipStreamNonBlocking))
+        self._lock = threading.RLock()  # of captures: whoever captures has the stream alone
+
+    def _ask(self, answer: tuple[Any, ...]) -> Any:
+        """What a call returns beside its status.  Raises DeviceError."""
+        status, *values = answer
+        if int(status) != 0:
+            what = getattr(status, "name", str(status))
+            raise DeviceError(f"the HIP runtime answers {what}", why=f"status {int(status)} on {getattr(self, 'name', 'the device')}",
+                              fix="RLX_DEBUG=1 waits for each kernel and names the one that fails")
+        return values[0] if len(values) == 1 else tuple(values)
+
+    # ---- memory
+    def alloc(self, nbytes: int) -> int:
+        try:
+            return int(self._ask(self._hip.hipMalloc(nbytes)))
+        except DeviceError as e:
+            raise DeviceError(f"no {nbytes:,} bytes on {self.name}", why=e.what, fix="narrow the ranges of sizes, pack the weights, or free other graphs") from None
+
+    def free(self, address: int) -> None:
+        self._hip.hipFree(address)
+
+    def write(self, address: int, array: Array) -> None:
+        self._ask(self._hip.hipMemcpyAsync(address, array.reshape(-1).view("u1"), array.nbytes, self._hip.hipMemcpyKind.hipMemcpyHostToDevice, self._stream))
+        self.sync()
+
+    def read(self, address: int, array: Array) -> None:
+        self._ask(self._hip.hipMemcpyAsync(array, address, array.nbytes, self._hip.hipMemcpyKind.hipMemcpyDeviceToHost, self._stream))
+        self.sync()
+
+    def fill(self, address: int, byte: int, nbytes: int) -> None:
+        if nbytes:
+            self._ask(self._hip.hipMemsetAsync(address, byte, nbytes, self._stream))
+
+    def copy(self, to: int, source: int, nbytes: int) -> None:
+        self._ask(self._hip.hipMemcpyAsync(to, source, nbytes, self._hip.hipMemcpyKind.hipMemcpyDeviceToDevice, self._stream))
+
+    # ---- code
+    def compile(self, source: str, options: Sequence[str]) -> bytes:
+        rtc = self._rtc
+        program = self._ask(rtc.hiprtcCreateProgram(source.encode(), b"rlxpy.hip", 0, None, None))
+        try:
+            flags = [o.encode() for o in (*options, f"--offload-arch={self.target.arch}")]
+            status = rtc.hiprtcCompileProgram(program, len(flags), flags)[0]
+            if int(status) != 0:
+                log = bytearray(self._ask(rtc.hiprtcGetProgramLogSize(program)))
+                self._ask(rtc.hiprtcGetProgramLog(program, log))
+                raise numbered(source, log.rstrip(b"\0").decode(errors="replace"), self.compiler, self.target.arch)
+            code = bytearray(self._ask(rtc.hiprtcGetCodeSize(program)))
+            self._ask(rtc.hiprtcGetCode(program, code))
+            return bytes(code)
+        finally:
+            rtc.hiprtcDestroyProgram(program.createRef())
+
+    def load(self, code: bytes) -> Any:
+        return self._ask(self._hip.hipModuleLoadData(bytearray(code)))
+
+    def function(self, module: Any, name: str) -> Any:
+        try:
+            return self._ask(self._hip.hipModuleGetFunction(module, name.encode()))
+        except DeviceError as e:
+            raise CompileError(f"the compiled module has no kernel {name!r}", why=e.what, fix='declare it extern "C" __global__') from None
+
+    def launch(self, function: Any, grid: tuple[int, int, int], threads: int, shared_nbytes: int, arguments: Arguments) -> None:
+        with self._lock:
+            self._ask(self._hip.hipModuleLaunchKernel(function, *grid, threads, 1, 1, shared_nbytes, self._stream, list(arguments.pointers), None))
+
+    def sync(self) -> None:
+        with self._lock:
+            self._ask(self._hip.hipStreamSynchronize(self._stream))
+
+    # ---- replay
+    def begin_capture(self) -> None:
+        self._lock.acquire()
+        self._ask(self._hip.hipStreamBeginCapture(self._stream, self._hip.hipStreamCaptureMode.hipStreamCaptureModeThreadLocal))
+
+    def end_capture(self) -> Any:
+        try:
+            graph = self._ask(self._hip.hipStreamEndCapture(self._stream))
+        finally:
+            self._lock.release()
+        made = self._ask(self._hip.hipGraphInstantiateWithFlags(graph, 0))
+        self._hip.hipGraphDestroy(graph)
+        return Replay(made, self._hip.hipGraphExecDestroy)
+
+    def replay(self, graph: Any) -> None:
+        with self._lock:
+            self._ask(self._hip.hipGraphLaunch(graph.handle, self._stream))
+
+
+class Replay:
+    """An instantiated graph, destroyed with its last holder."""
+
+    def __init__(self, handle: Any, destroy: Any) -> None:
+        self.handle, self._destroy = handle, destroy
+
+    def __del__(self) -> None:
+        self._destroy(self.handle)
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+@cache
+def api() -> HipApi:
+    """Of this process.  Raises DeviceError, or RuntimeError where there is no library."""
+    return HipApi()

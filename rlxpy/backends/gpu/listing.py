@@ -1,0 +1,19 @@
+"""What a GPU compiler's refusal becomes: an error with its first complaint and the numbered source around it."""
+from __future__ import annotations
+
+import re
+
+from rlxpy.backends.listing import excerpt
+from rlxpy.errors import CompileError
+
+FIRST_ERROR = re.compile(r"^[^\n:(]*[(:](\d+)[):](?:\d+:)?\s*(?:fatal )?error:?\s*(.*)$", re.MULTILINE)  # clang's and NVRTC's way of saying where
+
+
+def numbered(source: str, log: str, compiler: str, arch: str) -> CompileError:
+    """`log` of the error is all that the compiler said."""
+    first = FIRST_ERROR.search(log)
+    where = f"line {first[1]} of the GPU source\n{excerpt(source, int(first[1]))}" if first else ""
+    error = CompileError(f"{compiler} does not compile the GPU source for {arch}", where=where, why=first[2] if first else log.strip()[-500:] or "it says nothing",
+                         fix="mend the kernel at the line above; `log` of this error has all that the compiler said")
+    error.log = log
+    return error

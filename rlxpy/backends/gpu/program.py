@@ -1,0 +1,199 @@
+"""A plan as GPU source: the prelude, each distinct kernel once, and the launches that call them."""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from rlxpy.backends.cpu import ctext
+from rlxpy.backends.cpu.kernel import Operand, Site
+from rlxpy.backends.cpu.unit import function_name, unused
+from rlxpy.backends.gpu.kernel import Emitter, Kernel
+from rlxpy.backends.gpu.launch import GpuLaunch
+from rlxpy.backends.gpu.movement import copied, emit_restore, in_place
+from rlxpy.backends.templates import flat
+from rlxpy.extend.plan import Plan, Space, Step
+from rlxpy.ir.dims import upper
+from rlxpy.ir.graph import Ref
+from rlxpy.ir.layout import row_major
+from rlxpy.ir.op import Op
+from rlxpy.ir.text import show_node
+
+PRELUDE = "gpu/prelude.h"
+ALIGN_NBYTES = 256
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One call of a generated kernel: a stage of a step."""
+
+    step: Step
+    function: str
+    kernel: Kernel
+    undo: int = -1  # of a kv_append: where its overwritten rows go, in bytes from the start of the undo memory
+
+
+@dataclass(frozen=True)
+class Staged:
+    """An operand of a raw kernel that is not row-major where it lies: copied to `offset` of the staging memory first."""
+
+    ref: Ref
+    function: str
+    kernel: Kernel
+    offset: int
+
+
+@dataclass(frozen=True)
+class RawLaunch:
+    """One call of a downstream package's kernel, whose source is a module by itself."""
+
+    step: Step
+    launch: GpuLaunch
+    staged: tuple[Staged, ...]
+
+
+@dataclass(frozen=True)
+class HostStep:
+    """A step of the host tier: operands come from the device and results go back."""
+
+    step: Step
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A new value to be kept, by way of the staging memory: states may trade places."""
+
+    new: Ref
+    old: Ref
+    function: str
+    kernel: Kernel
+    back: str
+    back_kernel: Kernel
+    offset: int
+
+
+Part = Launch | RawLaunch | HostStep
+
+
+@dataclass(frozen=True)
+class Program:
+    """`source` is one module; `functions` are its kernels by name; `parts` are what a run does, in order.
+
+    restores: kernels that put overwritten rows back, the last first.  undo_nbytes, staging_nbytes: memory beside the plan's."""
+
+    source: str
+    functions: Mapping[str, str]
+    parts: tuple[Part, ...]
+    restores: tuple[Launch, ...]
+    commits: tuple[Commit, ...]
+    undo_nbytes: int
+    staging_nbytes: int
+    fallible: bool
+
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        return tuple(p for p in self.parts if isinstance(p, Launch))
+
+    @property
+    def raw(self) -> tuple[RawLaunch, ...]:
+        return tuple(p for p in self.parts if isinstance(p, RawLaunch))
+
+
+@dataclass
+class _Unit:
+    """What a module gathers while its steps are written."""
+
+    plan: Plan
+    functions: dict[str, str] = field(default_factory=dict)
+    shared: dict[str, None] = field(default_factory=dict)
+    _kernels: dict[tuple[object, ...], str] = field(default_factory=dict)
+    _taken: set[str] = field(default_factory=set)
+
+    def function(self, k: Kernel, name: str, title: str) -> str:
+        self.shared |= dict.fromkeys(k.needs)
+        key = (k.params, k.body, k.sizes, k.threads)
+        if key not in self._kernels:
+            own = self._kernels[key] = unused(name, self._taken)
+            given = ", ".join((*k.params, *(f"i64 {ctext.size_name(s)}" for s in sorted(k.sizes))))
+            body = "\n".join("  " + line for line in k.body.splitlines())
+            self.functions[own] = f"// {ctext.comment(title)}\nextern \"C\" __global__ void __launch_bounds__({k.threads}) {own}({given}) {{\n{body}\n}}\n"
+        return self._kernels[key]
+
+    def copy(self, c: str, ref: Ref, *, out: bool = False) -> tuple[str, Kernel]:
+        """A value into row-major memory, or back out of it."""
+        t, layout = self.plan.graph.type(ref), self.plan.places[ref].layout
+        ends = (row_major(t.shape), layout) if out else (layout, row_major(t.shape))
+        kernel = copied(c, t.shape, *ends)
+        return self.function(kernel, f"copy_{c}", f"copy of {t}"), kernel
+
+
+def write(plan: Plan, emitter: Callable[[Step], Emitter | None]) -> Program:
+    """`emitter` gives a step's emitter, None for the host tier."""
+    unit = _Unit(plan)
+    parts: list[Part] = []
+    restores: list[Launch] = []
+    undo = staging = 0
+    for step in (variant for s in plan.steps for variant in s.variants):
+        row = step.choice.row
+        if row is not None and isinstance(row.launch, GpuLaunch):
+            raw, used = _raw(unit, step, row.launch)
+            parts.append(raw)
+            staging = max(staging, used)
+            continue
+        emit = emitter(step)
+        if emit is None:
+            parts.append(HostStep(step))
+            continue
+        site = site_of(plan, step)
+        made = emit(site)
+        title = f"{step.choice.name}: {show_node(step.node)}"
+        for k in made if isinstance(made, tuple) else (made,):
+            parts.append(Launch(step, unit.function(k, function_name(step.node), title), k, undo))
+        if step.node.op is Op.KV_APPEND:
+            if in_place(site):
+                k = emit_restore(site)
+                restores.insert(0, Launch(step, unit.function(k, f"restore_{function_name(step.node)}", f"undoes {title}"), k, undo))
+            rows = plan.graph.type(step.node.inputs[1])
+            undo += _aligned(upper(rows.numel) * rows.dtype.nbytes)
+    commits, used = _commits(unit)
+    fallible = any(isinstance(p, HostStep) for p in parts) or any("rlx_fault(" in f for f in unit.functions.values())
+    source = "\n".join([flat(PRELUDE), *unit.shared, *unit.functions.values()])
+    return Program(source, unit.functions, tuple(parts), tuple(restores), commits, undo, max(staging, used), fallible)
+
+
+def site_of(plan: Plan, step: Step) -> Site:
+    def operand(ref: Ref) -> Operand:
+        place, t = plan.places[ref], plan.graph.type(ref)
+        where = plan.buffers[place.buffer].space
+        fixed = place.buffer if where in (Space.PARAM, Space.CONST) else None
+        return Operand(ref, t.shape, t.dtype, place.layout, f"{where.value}[{place.buffer}] + {place.layout.offset}", fixed)
+
+    ins, outs = (tuple(operand(r) for r in refs) for refs in (step.node.inputs, step.node.refs))
+    return Site(step.node, ins, outs, *((f"scratch[{step.scratch}]", plan.buffers[step.scratch].nbytes) if step.scratch >= 0 else ()))
+
+
+def _raw(unit: _Unit, step: Step, launch: GpuLaunch) -> tuple[RawLaunch, int]:
+    """The launch, and how much staging memory it needs: raw kernels read operands row-major."""
+    staged, used = list[Staged](), 0
+    for ref in step.node.inputs:
+        t = unit.plan.graph.type(ref)
+        if not unit.plan.places[ref].layout.is_contiguous(t.shape):
+            name, kernel = unit.copy(ctext.storage(t.dtype), ref)
+            staged.append(Staged(ref, name, kernel, used))
+            used += _aligned(upper(t.numel) * t.dtype.nbytes)
+    return RawLaunch(step, launch, tuple(staged)), used
+
+
+def _commits(unit: _Unit) -> tuple[tuple[Commit, ...], int]:
+    made, used = list[Commit](), 0
+    for new, old in unit.plan.commits:
+        t = unit.plan.graph.type(new)
+        there, back = unit.copy(ctext.storage(t.dtype), new), unit.copy(ctext.storage(t.dtype), old, out=True)
+        made.append(Commit(new, old, *there, *back, used))
+        used += _aligned(upper(t.numel) * t.dtype.nbytes)
+    return tuple(made), used
+
+
+def _aligned(nbytes: int) -> int:
+    return nbytes + -nbytes % ALIGN_NBYTES
+
+

@@ -1,0 +1,42 @@
+// What the threads of a block make together.  `room` is shared memory for RLX_WAVES values; every thread gets the result.  The order of
+// additions depends on the block and the wave alone: two runs give the same bits.
+#define RLX_WAVES 32  // of a block, at most: 1024 threads of 32 lanes
+struct rlx_sum { template <class T> static __device__ T of(T a, T b) { return a + b; } };
+struct rlx_prod { template <class T> static __device__ T of(T a, T b) { return a * b; } };
+struct rlx_max { template <class T> static __device__ T of(T a, T b) { return b > a ? b : a; } };
+struct rlx_min { template <class T> static __device__ T of(T a, T b) { return b < a ? b : a; } };
+struct rlx_or { template <class T> static __device__ T of(T a, T b) { return a | b; } };
+struct rlx_and { template <class T> static __device__ T of(T a, T b) { return a & b; } };
+
+RLX_INLINE i32 rlx_xor_lane(i32 v, int lanes) { return RLX_SHUFFLE_XOR(v, lanes); }
+RLX_INLINE u32 rlx_xor_lane(u32 v, int lanes) { return (u32)RLX_SHUFFLE_XOR((i32)v, lanes); }
+RLX_INLINE f32 rlx_xor_lane(f32 v, int lanes) { return rlx_of_bits_f32(rlx_xor_lane(rlx_bits_f32(v), lanes)); }
+RLX_INLINE u64 rlx_xor_lane(u64 v, int lanes) { return (u64)rlx_xor_lane((u32)(v >> 32), lanes) << 32 | rlx_xor_lane((u32)v, lanes); }
+RLX_INLINE i64 rlx_xor_lane(i64 v, int lanes) { return (i64)rlx_xor_lane((u64)v, lanes); }
+RLX_INLINE f64 rlx_xor_lane(f64 v, int lanes) { return rlx_of_bits_f64(rlx_xor_lane(rlx_bits_f64(v), lanes)); }
+RLX_INLINE bool rlx_xor_lane(bool v, int lanes) { return rlx_xor_lane((i32)v, lanes) != 0; }
+RLX_INLINE i16 rlx_xor_lane(i16 v, int lanes) { return (i16)rlx_xor_lane((i32)v, lanes); }
+RLX_INLINE u16 rlx_xor_lane(u16 v, int lanes) { return (u16)rlx_xor_lane((i32)v, lanes); }
+RLX_INLINE i8 rlx_xor_lane(i8 v, int lanes) { return (i8)rlx_xor_lane((i32)v, lanes); }
+RLX_INLINE u8 rlx_xor_lane(u8 v, int lanes) { return (u8)rlx_xor_lane((i32)v, lanes); }
+
+template <class Op, class T> RLX_INLINE T rlx_wave_fold(T v) {
+  for (int lanes = RLX_WAVE / 2; lanes > 0; lanes >>= 1) v = Op::of(v, rlx_xor_lane(v, lanes));
+  return v;
+}
+// Blocks of whole waves, in one dimension.
+template <class Op, class T> RLX_INLINE T rlx_block_fold(T v, T *room) {
+  v = rlx_wave_fold<Op>(v);
+  const int wave = threadIdx.x / RLX_WAVE, waves = blockDim.x / RLX_WAVE;
+  __syncthreads();  // the room may still be read
+  if (threadIdx.x % RLX_WAVE == 0) room[wave] = v;
+  __syncthreads();
+  T all = room[0];
+  for (int k = 1; k < waves; k++) all = Op::of(all, room[k]);
+  return all;
+}
+
+// The first index out of range that anybody met: who, which, and how many there are.  The host reads it when the run is over.
+RLX_INLINE void rlx_fault(u64 *fault, i64 node, i64 index, i64 bound) {
+  if (atomicCAS(fault, 0ull, (u64)node + 1) == 0) { fault[1] = (u64)index; fault[2] = (u64)bound; }
+}
