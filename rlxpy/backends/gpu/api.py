@@ -3,10 +3,11 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from rlxpy.errors import DeviceError
 from rlxpy.ir.dtypes import Array
 
 
@@ -44,6 +45,24 @@ class Arguments:
     def words(cls, values: Sequence[int]) -> Arguments:
         """Arguments of 8 bytes each: addresses and sizes."""
         return cls.of(struct.pack(f"<{len(values)}q", *(v - (1 << 64) if v >= 1 << 63 else v for v in values)), range(0, 8 * len(values), 8))
+
+
+class Replay:
+    """A captured sequence of launches, destroyed with its last holder."""
+
+    def __init__(self, handle: Any, destroy: Callable[[Any], Any]) -> None:
+        self.handle, self._destroy = handle, destroy
+
+    def __del__(self) -> None:
+        self._destroy(self.handle)
+
+
+def answer(said: tuple[Any, ...], who: str) -> Any:
+    """What a vendor's call returns beside its status, which comes first.  Raises DeviceError."""
+    status, *values = said
+    if int(status) != 0:
+        raise DeviceError(f"{who} answers {getattr(status, 'name', status)}", why=f"status {int(status)} of its runtime", fix="RLX_DEBUG=1 waits for each kernel and names the one that fails")
+    return values[0] if len(values) == 1 else tuple(values)
 
 
 class GpuApi(Protocol):

@@ -7,13 +7,12 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from rlxpy.backends.gpu.api import Arguments, GpuTarget
-from rlxpy.backends.gpu.hip import Replay
+from rlxpy.backends.gpu.api import Arguments, GpuTarget, Replay, answer
 from rlxpy.backends.gpu.listing import numbered
 from rlxpy.errors import CompileError, DeviceError
 from rlxpy.ir.dtypes import Array
 
-OPTIONS = ("--std=c++17", "--fmad=false", "--extra-device-vectorization")
+OPTIONS = ("--std=c++17", "--fmad=false", "--diag-suppress=186")  # 186: an unsigned number compared with zero
 DEFAULT_SHARED_NBYTES = 48 << 10  # of a block; a kernel that wants more must ask for it
 
 
@@ -25,7 +24,7 @@ class CudaApi:
     def __init__(self) -> None:
         driver: Any = import_module("cuda.bindings.driver")
         nvrtc: Any = import_module("cuda.bindings.nvrtc")
-        self._cu, self._rtc = driver, nvrtc
+        self._cu = driver
         self._ask(driver.cuInit(0))
         device = self._ask(driver.cuDeviceGet(0))
         self._context = self._ask(driver.cuDevicePrimaryCtxRetain(device))
@@ -44,14 +43,8 @@ class CudaApi:
         self._lock = threading.RLock()  # of captures: whoever captures has the stream alone
         self._seen = threading.local()
 
-    def _ask(self, answer: tuple[Any, ...]) -> Any:
-        """What a call returns beside its status.  Raises DeviceError."""
-        status, *values = answer
-        if int(status) != 0:
-            what = getattr(status, "name", str(status))
-            raise DeviceError(f"the CUDA runtime answers {what}", why=f"status {int(status)} on {getattr(self, 'name', 'the device')}",
-                              fix="RLX_DEBUG=1 waits for each kernel and names the one that fails")
-        return values[0] if len(values) == 1 else tuple(values)
+    def _ask(self, said: tuple[Any, ...]) -> Any:
+        return answer(said, getattr(self, "name", "the device"))
 
     def _here(self) -> None:
         """A thread's first call makes the context its own."""
@@ -92,20 +85,7 @@ class CudaApi:
 
     # ---- code
     def compile(self, source: str, options: Sequence[str]) -> bytes:
-        rtc = self._rtc
-        program = self._ask(rtc.nvrtcCreateProgram(source.encode(), b"rlxpy.cu", 0, [], []))
-        try:
-            flags = [o.encode() for o in (*options, f"--gpu-architecture={self.target.arch}")]
-            status = rtc.nvrtcCompileProgram(program, len(flags), flags)[0]
-            if int(status) != 0:
-                log = b" " * self._ask(rtc.nvrtcGetProgramLogSize(program))
-                self._ask(rtc.nvrtcGetProgramLog(program, log))
-                raise numbered(source, log.rstrip(b"\0 ").decode(errors="replace"), self.compiler, self.target.arch)
-            code = bytes(self._ask(rtc.nvrtcGetCUBINSize(program)))
-            self._ask(rtc.nvrtcGetCUBIN(program, code))
-            return code
-        finally:
-            rtc.nvrtcDestroyProgram(program)
+        return compile_offline(source, self.target.arch, options)
 
     def load(self, code: bytes) -> Any:
         self._here()
@@ -148,6 +128,24 @@ class CudaApi:
         self._here()
         with self._lock:
             self._ask(self._cu.cuGraphLaunch(graph.handle, self._stream))
+
+
+def compile_offline(source: str, arch: str, options: Sequence[str] = OPTIONS) -> bytes:
+    """A cubin, on a machine with or without a device.  Raises CompileError, with everything that NVRTC said as `log`."""
+    rtc: Any = import_module("cuda.bindings.nvrtc")
+    program = answer(rtc.nvrtcCreateProgram(source.encode(), b"rlxpy.cu", 0, [], []), "NVRTC")
+    try:
+        flags = [o.encode() for o in (*options, f"--gpu-architecture={arch}")]
+        status = rtc.nvrtcCompileProgram(program, len(flags), flags)[0]
+        if int(status) != 0:
+            log = bytes(answer(rtc.nvrtcGetProgramLogSize(program), "NVRTC"))
+            answer(rtc.nvrtcGetProgramLog(program, log), "NVRTC")
+            raise numbered(source, log.rstrip(b"\0").decode(errors="replace"), "NVRTC", arch)
+        code = bytes(answer(rtc.nvrtcGetCUBINSize(program), "NVRTC"))
+        answer(rtc.nvrtcGetCUBIN(program, code), "NVRTC")
+        return code
+    finally:
+        rtc.nvrtcDestroyProgram(program)
 
 
 @cache

@@ -7,7 +7,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from rlxpy.backends.gpu.api import Arguments, GpuTarget
+from rlxpy.backends.gpu.api import Arguments, GpuTarget, Replay, answer
 from rlxpy.backends.gpu.listing import numbered
 from rlxpy.errors import CompileError, DeviceError
 from rlxpy.ir.dtypes import Array
@@ -34,14 +34,8 @@ class HipApi:
         self._stream = self._ask(hip.hipStreamCreateWithFlags(hip.hipStreamNonBlocking))
         self._lock = threading.RLock()  # of captures: whoever captures has the stream alone
 
-    def _ask(self, answer: tuple[Any, ...]) -> Any:
-        """What a call returns beside its status.  Raises DeviceError."""
-        status, *values = answer
-        if int(status) != 0:
-            what = getattr(status, "name", str(status))
-            raise DeviceError(f"the HIP runtime answers {what}", why=f"status {int(status)} on {getattr(self, 'name', 'the device')}",
-                              fix="RLX_DEBUG=1 waits for each kernel and names the one that fails")
-        return values[0] if len(values) == 1 else tuple(values)
+    def _ask(self, said: tuple[Any, ...]) -> Any:
+        return answer(said, getattr(self, "name", "the device"))
 
     # ---- memory
     def alloc(self, nbytes: int) -> int:
@@ -119,16 +113,6 @@ class HipApi:
     def replay(self, graph: Any) -> None:
         with self._lock:
             self._ask(self._hip.hipGraphLaunch(graph.handle, self._stream))
-
-
-class Replay:
-    """An instantiated graph, destroyed with its last holder."""
-
-    def __init__(self, handle: Any, destroy: Any) -> None:
-        self.handle, self._destroy = handle, destroy
-
-    def __del__(self) -> None:
-        self._destroy(self.handle)
 
 
 def _text(value: Any) -> str:
