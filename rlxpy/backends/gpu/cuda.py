@@ -12,7 +12,7 @@ from rlxpy.backends.gpu.listing import numbered
 from rlxpy.errors import CompileError, DeviceError
 from rlxpy.ir.dtypes import Array
 
-OPTIONS = ("--std=c++17", "--fmad=false", "--diag-suppress=186")  # 186: an unsigned number compared with zero
+OPTIONS = ("--std=c++17", "--fmad=false", "--diag-suppress=177,186")  # a function that nobody calls; an unsigned number compared with zero
 DEFAULT_SHARED_NBYTES = 48 << 10  # of a block; a kernel that wants more must ask for it
 
 

@@ -6,7 +6,7 @@ import re
 from rlxpy.backends.listing import excerpt
 from rlxpy.errors import CompileError
 
-FIRST_ERROR = re.compile(r"^[^\n:(]*[(:](\d+)[):](?:\d+:)?\s*(?:fatal )?error:?\s*(.*)$", re.MULTILINE)  # clang's and NVRTC's way of saying where
+FIRST_ERROR = re.compile(r"^[^\n:(]*[(:](\d+)[):]+(?:\d+:)?\s*(?:fatal )?error:?\s*(.*)$", re.MULTILINE)  # clang's and NVRTC's way of saying where
 
 
 def numbered(source: str, log: str, compiler: str, arch: str) -> CompileError:
