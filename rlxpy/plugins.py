@@ -1,6 +1,7 @@
 """What installed packages add, by entry point: found once, loaded at first need; a broken one is reported and skipped."""
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from contextvars import Context
@@ -40,7 +41,7 @@ class Plugin:
 
 _lock = threading.RLock()  # a plug-in's import may look for others
 _states: dict[Plugin, Plugin] = {}
-_begun: set[str] = set()
+_under_way: set[str] = set()
 _done: set[str] = set()
 
 
@@ -68,20 +69,30 @@ def plugins() -> tuple[Plugin, ...]:
 
 
 def load(group: str, adopt: Callable[[str, Any], object], table: Any) -> None:
-    """Load a group's plug-ins, once a process, outside every scope.
+    """Load a group's plug-ins, once a process, outside every scope; what a module names that is only half imported, at a later call.
 
     adopt(name, thing) registers what an entry point names, or each thing that it gives when it is a function; a function may also
     register by itself and give None.  table: the registry's dict or list, put back as it was when a plug-in fails half-way."""
     if group in _done:
         return
     with _lock:
-        if group in _begun:
+        if group in _under_way:
             return
-        _begun.add(group)
-        for p, e in _found().items():
-            if p.group == group:
-                Context().run(_load, p, e, adopt, table)
-        _done.add(group)
+        _under_way.add(group)
+        try:
+            left = [(p, e) for p, e in _found().items() if p.group == group and p not in _states]
+            for p, e in left:
+                if not _half_imported(e):
+                    Context().run(_load, p, e, adopt, table)
+        finally:
+            _under_way.discard(group)
+        if all(p in _states for p, _ in left):
+            _done.add(group)
+
+
+def _half_imported(e: EntryPoint) -> bool:
+    """Whether its module's import is under way, here or in another thread: what it names may not be there yet, and to wait could be for ever."""
+    return bool(getattr(getattr(sys.modules.get(e.module), "__spec__", None), "_initializing", False))
 
 
 def _load(p: Plugin, e: EntryPoint, adopt: Callable[[str, Any], object], table: Any) -> None:
@@ -90,7 +101,7 @@ def _load(p: Plugin, e: EntryPoint, adopt: Callable[[str, Any], object], table: 
         for thing in things(e.load()):
             adopt(p.name, thing)
         _states[p] = replace(p, state="loaded")
-    except Exception as error:  # whatever a stranger's code raises
+    except (Exception, SystemExit) as error:  # whatever a stranger's code raises
         table.clear()
         (table.update if isinstance(table, dict) else table.extend)(before)
         state = "declined" if isinstance(error, Declined) else "refused" if isinstance(error, RlxError) else "broken"
@@ -112,5 +123,4 @@ def forget() -> None:
     with _lock:
         _found.cache_clear()
         _states.clear()
-        _begun.clear()
         _done.clear()

@@ -9,7 +9,7 @@ import pytest
 from random_graphs import assert_same, random_arrays, random_graph, random_sizes
 
 from rlxpy import Builder, CompileOptions, DType, Graph, Op, RlxError, compile, parse, show, sym
-from rlxpy.errors import IndexOutOfRange
+from rlxpy.errors import BuildError, IndexOutOfRange
 from rlxpy.fusion.canonicalise import Canonicalise
 from rlxpy.fusion.pipeline import run
 from rlxpy.fusion.rules import CANONICAL
@@ -275,8 +275,16 @@ def test_rules_that_undo_each_other_are_an_error() -> None:
     with pytest.raises(RlxError, match="rules did not settle"):
         run(built(lambda x: x.sin(), [("f32", V)]), (Canonicalise(endless),))
     growing = rules((Op.SIN(x), lambda x: (x + 1.0).sin()))
-    with pytest.raises(RlxError, match="pass 'canonicalise' failed"):
+    with pytest.raises(RlxError, match="rules did not settle on sin"):
         run(built(lambda x: x.sin(), [("f32", V)]), (Canonicalise(growing),))
+
+
+@pytest.mark.parametrize(("rule", "why"), [
+    ((3, 4), "is no rule"), ((Op.SIN(x), 4), "is no rule"), (Op.SIN(x), "is no rule"), ((x, lambda x: x), "is no rule"), ((Op.SIN(x), lambda x: x, 1), "is no rule"),
+    ((Op.SIN(x), lambda y: y), "asks for y"), ((Op.SIN(x) + Op.COS(x.named("z")), lambda x, w: x), "asks for w[^$]*x, z")])
+def test_what_is_no_rule_is_refused_when_it_is_made(rule: Any, why: str) -> None:
+    with pytest.raises(BuildError, match=why):
+        rules(rule)
 
 
 def test_a_rule_that_would_change_the_type_is_not_taken() -> None:

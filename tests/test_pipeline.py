@@ -227,10 +227,12 @@ def test_order_is_that_of_registration_unless_wished_otherwise() -> None:
     [("a", ("a",), ())],
 ])
 def test_passes_that_wait_for_each_other_are_an_error(wishes: list[tuple[str, tuple[str, ...], tuple[str, ...]]]) -> None:
-    for name, before, after in wishes:
-        register_ir_pass(Do(lambda g: g, name), before=before, after=after)
+    *first, (last, before, after) = wishes
+    for name, b, a in first:
+        register_ir_pass(Do(lambda g: g, name), before=b, after=a)
     with pytest.raises(RegistryError, match="wait for each other"):
-        registered_passes()
+        register_ir_pass(Do(lambda g: g, last), before=before, after=after)
+    assert order() == [name for name, _, _ in first], "nothing is half registered"
 
 
 def test_registered_passes_run_after_fusion_and_before_the_last_legalisation() -> None:
@@ -303,9 +305,9 @@ def test_two_libraries_rewrite_one_graph_and_each_is_named_where_it_did() -> Non
 @pytest.mark.parametrize(("before", "after"), [(("canonicalise",), ("fuse",)), (("fuse",), ("fuse",)), (("zeta",), ("fuse",))])
 def test_wishes_that_the_built_in_order_breaks_are_an_error(before: tuple[str, ...], after: tuple[str, ...]) -> None:
     register_ir_pass(Do(lambda g: g, "zeta"), before=("find-composites",))
-    register_ir_pass(Do(lambda g: g, "mine"), before=before, after=after)
     with pytest.raises(RegistryError, match="pass 'mine' cannot run after 'fuse'"):
-        standard(SPEC)
+        register_ir_pass(Do(lambda g: g, "mine"), before=before, after=after)
+    assert order() == ["zeta"]
 
 
 @pytest.mark.parametrize("wish", ["before", "after"])
@@ -336,6 +338,27 @@ class Noting(NotingPass):
 
     def noted(self, graph: Graph) -> tuple[Graph, tuple[Note, ...]]:
         return graph, tuple(Note(self.name, "near miss", "acme.block", n.where, f"its rows are {n.type.shape[0]}, not 128") for n in graph if n.op is Op.MATMUL)
+
+
+@pytest.mark.parametrize("given", [None, (), ("a note",), 3])
+def test_notes_that_are_none_name_the_pass(given: Any) -> None:
+    @dataclass(frozen=True)
+    class Odd(NotingPass):
+        name: str = "acme.odd"
+
+        def noted(self, graph: Graph) -> Any:
+            return (graph, given) if given != () else graph
+
+    register_ir_pass(Odd())
+    with pytest.raises(VerifyError, match=r"pass 'acme.odd' failed[^$]*a Graph and a tuple of Notes are wanted"):
+        compile(sample(), {"w": np.ones((4, 4), np.float32)})
+
+
+@pytest.mark.parametrize("made", [type("Whole", (), {"name": "acme.whole", "__call__": lambda self, g: g}), Do(lambda g: g, ""), 3, lambda g: g])
+def test_what_is_no_pass_is_refused(made: Any) -> None:
+    with pytest.raises(RegistryError, match="is not a pass"):
+        register_ir_pass(made)
+    assert order() == []
 
 
 def test_near_misses_of_a_registered_pass_are_told_and_can_be_refused() -> None:

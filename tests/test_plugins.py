@@ -173,6 +173,54 @@ def test_a_plug_in_loaded_inside_a_scope_outlives_it(package: Package) -> None:
     assert [k.name for k in registered_libraries()] == ["plug_h"]
 
 
+ONE_MODULE = """
+from rlxpy.extend import *
+import rlxpy
+
+@op("{name}.twice")
+def twice(x): return x * 2.0
+
+b = rlxpy.Builder("g")
+assert rlxpy.compile(b.finish(twice(b.input("x", (3,)))), device="reference")([1, 2, 3])[0] == 2   # looks for every kind of plug-in
+
+OP = OpExtension("{name}.thrice", OpRow(1, lambda x: x, None, lower=lambda x: x * 3.0))
+LIBRARY = KernelLibrary("{name}", ())
+
+class Mark:
+    name = "{name}.mark"
+    def __call__(self, graph): return graph
+
+PASS = Mark()
+"""
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_module_that_is_half_imported_waits_until_it_is_whole(package: Package, first: bool) -> None:
+    """Several entry points of one module, whose import itself looks for plug-ins."""
+    package("plug_one", {"ops": ["thrice = plug_one:OP"], "kernels": ["k = plug_one:LIBRARY"], "passes": ["p = plug_one:PASS"]}, ONE_MODULE)
+    if first:
+        import_module("plug_one")
+    assert is_op_registered("plug_one.thrice")
+    assert is_op_registered("plug_one.twice")
+    assert [lib.name for lib in registered_libraries()] == ["plug_one"]
+    assert [p.name for p in registered_passes()] == ["plug_one.mark"]
+    assert {state for state, _ in states().values()} == {"loaded"}
+
+
+def test_a_plug_in_that_ends_the_process_is_left_out_like_any_broken_one(package: Package) -> None:
+    package("plug_exit", {"ops": ["e = plug_exit"]}, "raise SystemExit('needs a licence')")
+    assert not is_op_registered("plug_exit.a")
+    assert states()["e"] == ("broken", "SystemExit: needs a licence")
+
+
+def test_what_is_no_op_is_refused_by_its_kind(package: Package) -> None:
+    package("plug_three", {"ops": ["three = plug_three:X"]}, "X = 3")
+    assert not is_op_registered("plug_three.a")
+    state, reason = states()["three"]
+    assert state == "refused"
+    assert "takes an OpExtension, not int" in reason
+
+
 def test_the_command_lists_them_and_fails_on_a_broken_one(package: Package) -> None:
     package("plug_i", {"kernels": ["good = plug_i:LIBRARY"]}, KERNELS)
     done = CliRunner().invoke(app, ["plugins", "--json"])

@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 from rlxpy import plugins
 from rlxpy.errors import RegistryError, nearest
 from rlxpy.ir.graph import Graph, Node
+from rlxpy.ir.place import placed
 
 
 @dataclass(frozen=True)
@@ -84,13 +85,15 @@ def pass_registry() -> Iterator[None]:
         _scopes.reset(token)
 
 
+@placed
 def register_ir_pass(p: Pass, *, before: Sequence[str] = (), after: Sequence[str] = ()) -> Pass:
     """Run `p` after built-in fusion and before the last legalisation, or where `before` and `after` ask for.
 
     A name that no pass has is a wish about one that is not there, and changes nothing.
-    Raises RegistryError on a taken name, for what is no pass, and for wishes that are no names."""
-    if not isinstance(p, Pass) or not isinstance(p.name, str):
-        raise RegistryError(f"{type(p).__name__} is not a pass", why="a pass has a name and is called with a Graph", fix="write a frozen dataclass with `name` and __call__")
+    Raises RegistryError on a taken name, for what is no pass, and for wishes that are no names or cannot be kept; then nothing has changed."""
+    if isinstance(p, type) or not isinstance(p, Pass) or not isinstance(p.name, str) or not p.name:
+        raise RegistryError(f"{p.__name__ if isinstance(p, type) else type(p).__name__} is not a pass", why="a pass has a name and is called with a Graph",
+                            fix=f"register {p.__name__}(), an instance" if isinstance(p, type) else "write a frozen dataclass with `name` and __call__")
     try:
         hash(p)
     except TypeError as e:
@@ -99,7 +102,13 @@ def register_ir_pass(p: Pass, *, before: Sequence[str] = (), after: Sequence[str
         raise RegistryError(f"pass {p.name!r} has the name of a built-in pass", why="errors and reports name passes", fix=f"name it 'yourname.{p.name}'")
     if any(r.name == p.name for r in registered()):
         raise RegistryError(f"pass {p.name!r} is already registered", fix="unregister_ir_pass it first, or choose another name")
-    (_scopes.get() or (_GLOBAL,))[-1].append(RegisteredPass(p, _names(p, "before", before), _names(p, "after", after)))
+    table, made = (_scopes.get() or (_GLOBAL,))[-1], RegisteredPass(p, _names(p, "before", before), _names(p, "after", after))
+    table.append(made)
+    try:
+        passes_along(ROAD)
+    except RegistryError:
+        table.remove(made)
+        raise
     return p
 
 
@@ -131,7 +140,7 @@ def _ordered() -> tuple[RegisteredPass, ...]:
     while todo:
         ready = next((r for r in todo if not any(_precedes(o, r) for o in todo)), None)
         if ready is None:
-            raise RegistryError("registered passes wait for each other", why=", ".join(f"{r.name} before {r.before} after {r.after}" for r in todo))
+            raise RegistryError("registered passes wait for each other", why=", ".join(f"{r.name} before {r.before} after {r.after}" for r in todo), fix="drop one of these wishes")
         todo.remove(ready)
         done.append(ready)
     return tuple(done)

@@ -38,7 +38,10 @@ class Canonicalise(NotingPass):
         new: dict[Ref, Ref] = {}
         for n in graph:
             b.source = n
-            new |= zip(n.refs, b.simplest(b.put(n, tuple([new[r] for r in n.inputs]))), strict=True)
+            try:
+                new |= zip(n.refs, b.simplest(b.put(n, tuple([new[r] for r in n.inputs]))), strict=True)
+            except RecursionError:
+                raise RlxError(f"rules did not settle on {n.label}", where=n.where, why="one makes what it, or another, replaces again", fix="remove the rule that undoes another") from None
         result = b.finish(*(Value(b, new[r]) for r in graph.outputs), names=graph.output_names,
                           updates=[(Value(b, new[s]), Value(b, new[v])) for s, v in graph.updates])
         return (graph if result == graph else result), tuple(b.notes)

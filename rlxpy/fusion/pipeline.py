@@ -4,8 +4,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
+from typing import Any
 
-from rlxpy.errors import FusionError, InputError, LegaliseError, RlxError, VerifyError, nearest
+from rlxpy.errors import FusionError, HookMismatch, InputError, LegaliseError, RlxError, VerifyError, nearest
 from rlxpy.extend.backend import BackendSpec
 from rlxpy.extend.passes import Note, NotingPass, Pass, Watch, passes_along, registered_passes
 from rlxpy.fusion.attention import FuseAttention
@@ -137,14 +138,18 @@ def _in_bodies(p: Pass, graph: Graph) -> tuple[Graph, tuple[Note, ...]]:
     return rebuild(graph, replaced, p.name), tuple(notes)
 
 
+DEBUG = "debug the pass on this graph: rlx opt shows it"
+
+
 def _apply_here(p: Pass, graph: Graph) -> tuple[Graph, tuple[Note, ...]]:
     try:
-        after, notes = p.noted(graph) if isinstance(p, NotingPass) else (p(graph), ())
-    except LegaliseError:
+        after, notes = _noted(p, graph) if isinstance(p, NotingPass) else (p(graph), ())
+    except (LegaliseError, HookMismatch):  # of an extension's op, not of the pass
         raise
+    except RlxError as e:
+        raise VerifyError(f"pass {p.name!r} failed", where=e.where, why=f"{type(e).__name__}: {'; '.join(filter(None, (e.what, e.why)))}", fix=e.fix or DEBUG) from e
     except Exception as e:
-        raise VerifyError(f"pass {p.name!r} failed", where=e.where if isinstance(e, RlxError) else "", why=f"{type(e).__name__}: {e}",
-                          fix="debug the pass on this graph: rlx opt shows it") from e
+        raise VerifyError(f"pass {p.name!r} failed", why=f"{type(e).__name__}: {e}", fix=DEBUG) from e
     if not isinstance(after, Graph):
         raise VerifyError(f"pass {p.name!r} gave {type(after).__name__}, not a Graph", fix="return the graph, changed or not")
     if after is graph:
@@ -156,6 +161,15 @@ def _apply_here(p: Pass, graph: Graph) -> tuple[Graph, tuple[Note, ...]]:
     if new := sorted({n.name for n in after.params} - {n.name for n in graph.params}):
         raise VerifyError(f"pass {p.name!r} added params", why=f"nobody has weights for {', '.join(new)}", fix="write a constant, or compute it from the params there are")
     return after, notes
+
+
+def _noted(p: NotingPass, graph: Graph) -> tuple[Any, tuple[Note, ...]]:
+    """Raises TypeError for what is no graph with its notes."""
+    made: Any = p.noted(graph)
+    if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[1], tuple) or not all(isinstance(n, Note) for n in made[1]):
+        said = ", ".join(type(m).__name__ for m in made) if isinstance(made, tuple) else type(made).__name__
+        raise TypeError(f"`noted` gave {said}, where a Graph and a tuple of Notes are wanted")
+    return made
 
 
 Signature = tuple[tuple[str, TensorType], ...]  # names and types

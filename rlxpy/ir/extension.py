@@ -66,12 +66,16 @@ def registry(ops: Mapping[str, OpExtension] | None = None) -> Iterator[None]:
 def register_op(ext: OpExtension) -> OpExtension:
     """Register, replacing an extension of the same name.  Raises BuildError on a name without a vendor, HookMismatch on hooks that do not
     fit the row; then nothing has changed."""
-    if not isinstance(ext, OpExtension):
-        raise BuildError(f"register_op takes an OpExtension, not {type(ext).__name__}", why=f"{ext!r:.80} is none", fix="OpExtension('vendor.op', OpRow(..)), or @op('vendor.op') on a function")
+    _check_extension(ext)
     check_name(ext.name)
     hooks.check(ext.name, ext.row, ext.inputs)
     (_scopes.get() or (_GLOBAL,))[-1][ext.name] = ext
     return ext
+
+
+def _check_extension(ext: Any) -> None:
+    if not isinstance(ext, OpExtension):
+        raise BuildError(f"register_op takes an OpExtension, not {type(ext).__name__}", why=f"{ext!r:.80} is none", fix="OpExtension('vendor.op', OpRow(..)), or @op('vendor.op') on a function")
 
 
 def check_name(name: str) -> None:
@@ -85,6 +89,7 @@ def check_name(name: str) -> None:
 @placed
 def register_op_strict(ext: OpExtension) -> OpExtension:
     """Register.  Raises AlreadyRegistered, with both places, when the name is taken."""
+    _check_extension(ext)
     if is_op_registered(ext.name):
         raise AlreadyRegistered(f"op {ext.name!r} is already registered", why=f"by {extension(ext.name).where}, and now by {ext.where}",
                                 fix="choose another name, or replace it with register_op")

@@ -38,6 +38,11 @@ class Pat(Expr):
         return always.union({self.op} if self.op else (), *(p.ops for p in self.inputs))
 
     @cached_property
+    def names(self) -> frozenset[str]:
+        """Everything that a match may bind."""
+        return frozenset({self.name} if self.name else ()).union(*(p.names for p in (*self.inputs, *self.choices)))
+
+    @cached_property
     def operand_ops(self) -> frozenset[Op]:
         """Ops that must be among a node's operands: asked first, since it tells most nodes apart."""
         return frozenset(p.op for p in self.inputs if p.op is not None)
@@ -112,7 +117,7 @@ def _filled_with(node: Node, value: float) -> bool:
 
 @dataclass(frozen=True)
 class Rule:
-    """`build` is called with the Values its parameter names were bound to; None declines.  It may not change a type."""
+    """`build` is called with the Values its parameter names were bound to; None declines, and so does a Value of another type."""
 
     pattern: Pat
     build: Callable[..., Any]
@@ -134,11 +139,21 @@ class RuleSet:
     def by_op(self) -> Mapping[Op, tuple[Rule, ...]]:
         table: dict[Op, tuple[Rule, ...]] = {}
         for r in self.rules:
-            if r.pattern.op is None:
-                raise BuildError("a rule's pattern must start with an op", why=f"{r.pattern} matches every value")
+            assert r.pattern.op is not None, "rules() has seen to it"
             table[r.pattern.op] = (*table.get(r.pattern.op, ()), r)
         return table
 
 
 def rules(*pairs: tuple[Any, Callable[..., Any]]) -> RuleSet:
-    return RuleSet(tuple(Rule(p, f) for p, f in pairs))
+    """Raises BuildError for what is no pattern with a function of its names."""
+    return RuleSet(tuple(_rule(pair) for pair in pairs))
+
+
+def _rule(pair: Any) -> Rule:
+    if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], Pat) or pair[0].op is None or not callable(pair[1]):
+        raise BuildError(f"{pair!r:.100} is no rule", why="a pattern that starts with an op, and a function of its names, are wanted in a tuple", fix="as in (Op.NEG(Op.NEG(x)), lambda x: x)")
+    made = Rule(*pair)
+    if unknown := [w for w in made.wants if w not in made.pattern.names]:
+        raise BuildError(f"a rule's function asks for {', '.join(unknown)}", why=f"its pattern names {', '.join(sorted(made.pattern.names)) or 'nothing'}",
+                         fix="parameters are the names of the pattern: var('x'), .named('y')")
+    return made
