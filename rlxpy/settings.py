@@ -45,6 +45,17 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
+def _simulation(text: str) -> tuple[str, str, bool] | None:
+    """Arch, by what, whether lazily."""
+    if not text:
+        return None
+    by, _, rest = text.partition(":")
+    arch, _, when = rest.partition(":")
+    if by not in ("host", "isa") or not arch.startswith("gfx") or when not in ("", "eager"):
+        raise ValueError("host:ARCH or isa:ARCH, with :eager or without, as in host:gfx1100")
+    return arch, by, when == ""
+
+
 def _user_cache() -> str:
     return os.environ.get("XDG_CACHE_HOME") or "~/.cache"
 
@@ -60,6 +71,7 @@ SETTINGS: dict[str, Setting] = {s.name: s for s in (
     Setting("cc", str.strip, "", "C compiler: a name, a path or a command line; empty is the first of cc, gcc, clang, ziglang that works", "settings.override(cc=...)"),
     Setting("wait", _flag, "", "whether compile returns only when compiled code is there, instead of starting on the reference", "compile(wait=)"),
     Setting("isa", str.strip, "", "instruction set of generated C, with features after plus signs (avx512+vnni); empty is the best that this CPU has", "settings.override(isa=...)"),
+    Setting("rocm_sim", _simulation, "", "simulated AMD GPU: host:ARCH or isa:ARCH (kernels as host code, as AMD's machine code), with :eager not only when waited for", "gpu.sim.simulated(...)"),
     Setting("quiet", _flag, "", "no progress and no notes on stderr", "rlx --quiet"),
 )}
 

@@ -1,0 +1,86 @@
+"""The simulated runtime's two libraries and kernels as host code: compiled by a C++ compiler, kept by content."""
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from rlxpy.backends.cache import kept
+from rlxpy.backends.cpu.compilers import Compiler, find_compiler, probe, run
+from rlxpy.backends.cpu.isa import detect
+from rlxpy.backends.templates import folder, read
+from rlxpy.errors import BackendMissing, CompileError
+
+HERE = "gpu/sim"
+CXX = ("g++", "clang++", "clang++-22", "clang++-19", "clang++-16", "c++")
+COMPILE_SECONDS = 300.0
+LIBRARY = ("-std=c++17", "-O1", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden")
+KERNELS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing", "-fno-math-errno", "-fno-trapping-math", "-fno-exceptions")
+LIBRARIES = {"libamdhip64.so": "runtime.cpp", "libhiprtc.so": "rtc.cpp"}
+
+
+def cxx() -> Compiler:
+    """The first C++ compiler that works; at last the one inside the ziglang package.  Raises BackendMissing."""
+    found = _find(os.environ.get("PATH", ""))  # PATH is where compilers are looked for
+    if isinstance(found, str):
+        raise BackendMissing("no GPU can be simulated here", why=found)
+    return found
+
+
+@cache
+def _find(path: str) -> Compiler | str:
+    for name in CXX:
+        if place := shutil.which(name, path=path):
+            found = probe((place,))
+            if isinstance(found, Compiler):
+                return found
+    c = find_compiler()
+    zig = probe((c.argv[0], "c++")) if isinstance(c, Compiler) and c.family == "zig" else None
+    return zig or f"no C++ compiler ({', '.join(CXX)}): install g++ or clang, or pip install 'rlxpy[cc]'"
+
+
+def library(name: str, defines: Sequence[str] = ()) -> Path:
+    """One of LIBRARIES.  Its name inside is the one that hip-python asks the system's loader for."""
+    flags = (*LIBRARY, *(f"-D{d}" for d in defines), f"-Wl,-soname,{name}")
+    texts = {f.name: f.read_text("utf-8") for f in sorted((folder() / HERE).iterdir())}
+    return _built(flags, str(folder() / HERE / LIBRARIES[name]), texts)
+
+
+def kernels(source: str, defines: Sequence[str], options: Sequence[str]) -> Path:
+    """A shared object of kernels, whose text stands ready for the shim.  Raises CompileError, with what the compiler said as `log`."""
+    isa = detect()
+    flags = (*KERNELS, *(isa.flags if isa.machine else ()), *options, *(f"-D{d}" for d in defines), f"-I{folder() / HERE}")
+    texts = {name: read(f"{HERE}/{name}") for name in ("kernel.h", "shim.h")} | {"kernels.cpp": source}
+    return _built(flags, "kernels.cpp", texts)
+
+
+def _built(flags: tuple[str, ...], file: str, texts: dict[str, str]) -> Path:
+    compiler = cxx()
+    facts = json.dumps([platform.machine(), compiler.argv, compiler.version, flags, file, texts])
+    key = hashlib.blake2b(facts.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
+    return kept("code", key, ".so", lambda out: _compile((*compiler.argv, *flags), file, texts, out), runs=True)
+
+
+def _compile(command: tuple[str, ...], file: str, texts: dict[str, str], out: Path) -> None:
+    if file in texts:
+        out.with_name(file).write_text(texts[file], "utf-8", "replace")
+    try:
+        status, said, more = run((*command, "-o", str(out), file, "-ldl"), COMPILE_SECONDS, out.parent)
+    except OSError as e:
+        raise _refusal(command[0], f"it cannot be run: {e.strerror}") from None
+    except subprocess.TimeoutExpired:
+        raise _refusal(command[0], f"no result in {COMPILE_SECONDS:.0f} s") from None
+    if status != 0:
+        raise _refusal(command[0], (said + more).strip())
+
+
+def _refusal(compiler: str, log: str) -> CompileError:
+    error = CompileError(f"{compiler} does not compile for the simulated GPU", why=log[-500:] or "it says nothing", fix="`log` of this error has all it said")
+    error.log = log
+    return error

@@ -1,0 +1,219 @@
+"""`simulated(...)`: puts the simulated runtime under hip-python, and says which device it is."""
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from ctypes import CDLL, CFUNCTYPE, POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_uint64, c_void_p
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+from rlxpy.backends.gpu.arch import Target, target
+from rlxpy.backends.gpu.sim.build import library
+from rlxpy.backends.gpu.sim.host import compile_host
+from rlxpy.backends.gpu.sim.machine import Machine, compile_machine
+from rlxpy.errors import BackendMissing, CompileError, InputError
+from rlxpy.settings import setting
+
+By = Literal["host", "isa"]
+MEMORY_NBYTES = 16 << 30
+COMPILATION, INVALID_OPTION = 6, 5  # hiprtcResult
+ARCH_OPTIONS = ("--offload-arch=", "--gpu-architecture=")
+
+
+@dataclass(frozen=True)
+class Alive:
+    """How many of each the runtime holds; of programs hipRTC."""
+
+    allocations: int
+    pinned: int
+    streams: int
+    events: int
+    modules: int
+    graphs: int
+    executables: int
+    programs: int
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """by: "host" runs kernels as the processor's own code, "isa" as AMD's machine code.  lazy: nothing runs before somebody waits for it."""
+
+    arch: str
+    by: By = "host"
+    lazy: bool = True
+    memory_nbytes: int = MEMORY_NBYTES
+
+    def __post_init__(self) -> None:
+        if self.by not in ("host", "isa"):
+            raise InputError(f"no way {self.by!r} to simulate a GPU", why="kernels run as host code or as machine code", fix='by="host" or by="isa"')
+        _ = self.target
+
+    @property
+    def target(self) -> Target:
+        return target(self.arch)
+
+    @property
+    def wave(self) -> int:
+        return self.target.wave
+
+    def alive(self) -> Alive:
+        return _runtime().alive()
+
+
+@contextmanager
+def simulated(arch: str = "gfx1100", *, by: By = "host", lazy: bool = True, memory_nbytes: int = MEMORY_NBYTES) -> Iterator[Simulation]:
+    """Inside, hip-python finds one simulated AMD GPU.  For the whole process; the innermost counts.  Around it there is no device.
+
+    Raises BackendMissing where there is no C++ compiler or no hip-python, or where hip-python already talks to another runtime."""
+    chosen = Simulation(arch, by, lazy, memory_nbytes)
+    runtime = _runtime()
+    runtime.enter(chosen)
+    try:
+        yield chosen
+    finally:
+        runtime.leave(chosen)
+
+
+def from_settings() -> Simulation | None:
+    """The device that RLX_ROCM_SIM asks for, from now on there; None when it asks for none."""
+    asked = setting("rocm_sim")
+    if asked is None:
+        return None
+    chosen = Simulation(*asked)
+    _runtime().settle(chosen)
+    return chosen
+
+
+class _Device(ctypes.Structure):
+    """`RlxDevice` of templates/gpu/sim/control.cpp."""
+
+    _fields_ = (("arch", c_char_p), ("present", c_int), ("machine_code", c_int), ("lazy", c_int), ("wave", c_int), ("shared_nbytes", c_uint64), ("memory_nbytes", c_uint64))
+
+
+COMPILE = CFUNCTYPE(c_int, c_void_p, c_char_p, c_char_p, c_int, POINTER(c_char_p))
+
+
+class Runtime:
+    """The two libraries of this process, and which simulations it is in."""
+
+    def __init__(self, hip: Path, rtc: Path) -> None:
+        self.hip, self.rtc = CDLL(str(hip)), CDLL(str(rtc))
+        self.hip.rlx_sim_ranges.restype = c_size_t
+        self.rtc.rlx_rtc_alive.restype = ctypes.c_long
+        self.rtc.rlx_rtc_result.argtypes = (c_void_p, c_char_p, c_size_t, c_char_p)
+        self.rtc.rlx_rtc_result.restype = None
+        self.machine = Machine(self._ranges)
+        self.hip.rlx_sim_connect(byref(self.machine.functions))
+        self._compile = COMPILE(self._compile_program)  # held, for C only borrows it
+        self.rtc.rlx_rtc_connect(self._compile)
+        self._lock = threading.Lock()
+        self._settled: Simulation | None = None
+        self._entered: list[Simulation] = []
+
+    @property
+    def now(self) -> Simulation | None:
+        return self._entered[-1] if self._entered else self._settled
+
+    def enter(self, s: Simulation) -> None:
+        with self._lock:
+            self._entered.append(s)
+            self._configure()
+
+    def leave(self, s: Simulation) -> None:
+        with self._lock:
+            self._entered.remove(s)
+            self._configure()
+
+    def settle(self, s: Simulation) -> None:
+        with self._lock:
+            self._settled = s
+            self._configure()
+
+    def alive(self) -> Alive:
+        n = (c_int64 * 7)()
+        self.hip.rlx_sim_alive(n)
+        return Alive(n[0], n[1], n[2], n[3], n[4], n[5], n[6], programs=self.rtc.rlx_rtc_alive())
+
+    def _configure(self) -> None:
+        s = self.now
+        t = s.target if s else target("gfx1100")
+        lazy, memory = (s.lazy, s.memory_nbytes) if s else (True, 0)
+        self.hip.rlx_sim_configure(byref(_Device(t.arch.encode(), s is not None, bool(s and s.by == "isa"), lazy, t.wave, t.lds_nbytes, memory)))
+
+    def _ranges(self) -> list[tuple[int, int]]:
+        room = (c_uint64 * (2 * self.hip.rlx_sim_ranges(None, 0)))()
+        self.hip.rlx_sim_ranges(room, len(room) // 2)
+        return list(zip(room[::2], room[1::2], strict=True))
+
+    def _compile_program(self, program: int, source: bytes, name: bytes, count: int, options: Any) -> int:
+        """What hiprtcCompileProgram does."""
+        words = [options[i].decode() for i in range(count)]
+        if odd := [w for w in words if not w.startswith("-")]:
+            return self._result(program, INVALID_OPTION, b"", f"no option: {' '.join(odd)}")
+        s = self.now
+        if s is None:
+            return self._result(program, COMPILATION, b"", "no device is simulated now")
+        archs = [w.partition("=")[2] for w in words if w.startswith(ARCH_OPTIONS)]
+        rest = [w for w in words if not w.startswith(ARCH_OPTIONS)]
+        try:
+            code = _compiled(s, source.decode(), name.decode(), archs[-1] if archs else s.arch, rest)
+        except CompileError as e:
+            return self._result(program, COMPILATION, b"", e.log or str(e))
+        except Exception as e:  # whatever it is, C cannot pass it on
+            return self._result(program, COMPILATION, b"", str(e))
+        return self._result(program, 0, code, "")
+
+    def _result(self, program: int, status: int, code: bytes, log: str) -> int:
+        self.rtc.rlx_rtc_result(program, code, len(code), log.encode())
+        return status
+
+
+def _compiled(s: Simulation, source: str, name: str, arch: str, options: list[str]) -> bytes:
+    return compile_machine(source, arch, options) if s.by == "isa" else compile_host(source, name, arch, target(arch).wave, options)
+
+
+_once = threading.Lock()
+
+
+def _runtime() -> Runtime:
+    with _once:
+        return _made()
+
+
+@cache
+def _made() -> Runtime:
+    paths = library("libamdhip64.so"), library("libhiprtc.so")
+    runtime = Runtime(*paths)
+    _bind(paths[0].parent)
+    return runtime
+
+
+def _bind(folder: Path) -> None:
+    """Let hip-python open what is open already.  It looks below ROCM_PATH first, where nothing is to be found, and asks the system's loader
+    for the plain name then: the loader gives it the library of that name that this process has."""
+    before = os.environ.get("ROCM_PATH")  # ROCm's own variable
+    os.environ["ROCM_PATH"] = str(folder)  # ROCm's own variable
+    try:
+        bound = {symbol: _has(module, symbol) for module, symbol in (("hip", b"rlx_sim_configure"), ("hiprtc", b"rlx_rtc_connect"))}
+    finally:
+        if before is None:
+            del os.environ["ROCM_PATH"]  # ROCm's own variable
+        else:
+            os.environ["ROCM_PATH"] = before  # ROCm's own variable
+    if not all(bound.values()):
+        raise BackendMissing("hip-python already talks to another HIP runtime", why="it keeps the library of its first call for as long as the process lives",
+                             fix="enter the simulation before the first call of hip-python, or in a process of its own")
+
+
+def _has(module: str, symbol: bytes) -> bool:
+    try:
+        ask: Callable[[bytes], bool] = import_module(f"rocm.bindings.{module}").has_symbol
+    except ImportError as e:
+        raise BackendMissing("no AMD GPU can be simulated without hip-python", why=str(e), fix="pip install 'rlxpy[rocm]'") from None
+    return bool(ask(symbol))

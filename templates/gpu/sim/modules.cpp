@@ -1,0 +1,239 @@
+// Modules and launches: host code is a shared object that is run here, AMD machine code is run by Python's functions.
+#include "runtime.h"
+
+#include <algorithm>
+#include <cstring>
+#include <dlfcn.h>
+#include <elf.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace {
+constexpr int amdgpu = 224;  // EM_AMDGPU
+
+struct Module {
+    void *library = nullptr;                // of host code
+    const RlxModule *host = nullptr;
+    uint64_t handle = 0;                    // of machine code
+    ~Module() {
+        if (library) dlclose(library);
+        if (handle) machine.unload(handle);
+    }
+};
+
+struct Slot { size_t offset, nbytes; };     // an argument's place
+
+struct Function {
+    std::shared_ptr<Module> module;
+    std::string name;
+    const RlxKernel *code;                  // of host code
+    std::vector<Slot> slots;
+    size_t nbytes;                          // of all arguments
+    unsigned most_threads, shared_nbytes;
+};
+}  // namespace
+
+struct Launch {
+    std::shared_ptr<Function> function;
+    dim3 grid, block;
+    unsigned shared_nbytes;
+    std::vector<char> packed;               // the arguments
+    std::vector<void *> pointers;           // to each of them
+};
+
+namespace {
+std::map<void *, std::shared_ptr<Module>> modules;
+std::map<void *, std::shared_ptr<Function>> functions;
+
+bool is_elf(const void *image) { return image && memcmp(image, ELFMAG, SELFMAG) == 0; }
+
+// An image comes without its size: it ends where its last section or its section table does.
+size_t size_of(const void *image) {
+    auto *header = (const Elf64_Ehdr *)image;
+    auto *section = (const Elf64_Shdr *)((const char *)image + header->e_shoff);
+    size_t end = header->e_shoff + (size_t)header->e_shnum * header->e_shentsize;
+    for (int i = 0; i < header->e_shnum; i++)
+        if (section[i].sh_type != SHT_NOBITS) end = std::max(end, (size_t)(section[i].sh_offset + section[i].sh_size));
+    return end;
+}
+
+hipError_t load_host(Module *out, const void *image, size_t nbytes) {
+    int file = memfd_create("rlxpy-kernels", 0);
+    if (file < 0 || write(file, image, nbytes) != (ssize_t)nbytes) {
+        if (file >= 0) close(file);
+        return fail(hipErrorInvalidImage, "no room for %zu bytes of code", nbytes);
+    }
+    const std::string path = "/proc/self/fd/" + std::to_string(file);
+    out->library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    close(file);
+    if (!out->library) return fail(hipErrorInvalidImage, "%s", dlerror());
+    out->host = (const RlxModule *)dlsym(out->library, "rlx_module");
+    if (!out->host) return fail(hipErrorInvalidImage, "a shared object that is not from the simulated hipRTC");
+    if (out->host->wave != device.wave) return fail(hipErrorNoBinaryForGpu, "compiled for %s, whose wave has %u lanes, not %u", out->host->arch, out->host->wave, device.wave);
+    return hipSuccess;
+}
+
+hipError_t load_machine(Module *out, const void *image, size_t nbytes) {
+    char text[900] = "";
+    if (!device.machine_code) return fail(hipErrorNoBinaryForGpu, "AMD machine code, and this device runs host code: simulated(arch, by=\"isa\") runs it");
+    auto error = (hipError_t)machine.load(image, nbytes, &out->handle, text, sizeof text);
+    return error ? fail(error, "%s", text) : hipSuccess;
+}
+
+hipError_t load(void **out, const void *image) {
+    if (hipError_t error = need_device()) return error;
+    if (!is_elf(image)) return fail(hipErrorInvalidImage, "the image does not start as an ELF file does");
+    auto module = std::make_shared<Module>();
+    const size_t nbytes = size_of(image);
+    const bool foreign = ((const Elf64_Ehdr *)image)->e_machine == amdgpu;
+    if (hipError_t error = foreign ? load_machine(module.get(), image, nbytes) : load_host(module.get(), image, nbytes)) return error;
+    modules[module.get()] = module;
+    alive[MODULES]++;
+    *out = module.get();
+    return hipSuccess;
+}
+
+hipError_t find_host(Function *f) {
+    f->code = (const RlxKernel *)dlsym(f->module->library, ("rlx_kernel_" + f->name).c_str());
+    if (!f->code) return fail(hipErrorNotFound, "the module has no kernel %s", f->name.c_str());
+    for (unsigned i = 0; i < f->code->count; i++) {
+        const size_t align = f->code->aligns[i], offset = (f->nbytes + align - 1) / align * align;
+        f->slots.push_back({offset, f->code->sizes[i]});
+        f->nbytes = offset + f->code->sizes[i];
+    }
+    f->most_threads = f->code->most_threads;
+    f->shared_nbytes = f->code->shared_nbytes;
+    return hipSuccess;
+}
+
+hipError_t find_machine(Function *f) {
+    char text[900] = "";
+    uint32_t pairs[2 * 256], count = 256;
+    auto error = (hipError_t)machine.describe(f->module->handle, f->name.c_str(), pairs, &count, &f->most_threads, &f->shared_nbytes, text, sizeof text);
+    if (error) return fail(error, "%s", text);
+    for (uint32_t i = 0; i < count; i++) {
+        f->slots.push_back({pairs[2 * i], pairs[2 * i + 1]});
+        f->nbytes = std::max(f->nbytes, f->slots.back().offset + f->slots.back().nbytes);
+    }
+    return hipSuccess;
+}
+
+hipError_t get_function(void **out, void *handle, const char *name) {
+    auto found = modules.find(handle);
+    if (found == modules.end()) return fail(hipErrorInvalidHandle, "%p is no loaded module", handle);
+    if (!name) return fail(hipErrorInvalidValue, "no name");
+    for (auto &[key, f] : functions)
+        if (f->module == found->second && f->name == name) return *out = key, hipSuccess;
+    auto f = std::make_shared<Function>(Function{found->second, name, nullptr, {}, 0, most_threads, 0});
+    if (hipError_t error = found->second->library ? find_host(f.get()) : find_machine(f.get())) return error;
+    functions[f.get()] = f;
+    *out = f.get();
+    return hipSuccess;
+}
+
+hipError_t unload(void *handle) {
+    auto found = modules.find(handle);
+    if (found == modules.end()) return fail(hipErrorInvalidHandle, "%p is no loaded module", handle);
+    for (auto f = functions.begin(); f != functions.end();) f = f->second->module == found->second ? functions.erase(f) : std::next(f);
+    modules.erase(found);  // work that waits still holds it
+    alive[MODULES]--;
+    return hipSuccess;
+}
+
+// ---- launches
+hipError_t check_geometry(const Function &f, dim3 grid, dim3 block, unsigned shared_nbytes) {
+    const size_t threads = (size_t)block.x * block.y * block.z;
+    const char *name = f.name.c_str();
+    if (!grid.x || !grid.y || !grid.z || !threads) return fail(hipErrorInvalidValue, "%s: a grid of (%u, %u, %u) blocks of (%u, %u, %u) threads", name, grid.x, grid.y, grid.z, block.x, block.y, block.z);
+    if (threads > most_threads) return fail(hipErrorInvalidValue, "%s: %zu threads in a block, at most %u", name, threads, most_threads);
+    if (threads > f.most_threads) return fail(hipErrorLaunchFailure, "%s: %zu threads in a block, __launch_bounds__ promises at most %u", name, threads, f.most_threads);
+    if ((uint64_t)grid.x * block.x >> 32) return fail(hipErrorInvalidConfiguration, "%s: %u blocks of %u threads are 2^32 or more", name, grid.x, block.x);
+    if (grid.y > 65535 || grid.z > 65535) return fail(hipErrorInvalidConfiguration, "%s: a grid of (%u, %u, %u), at most 65535 in y and z", name, grid.x, grid.y, grid.z);
+    if (shared_nbytes + f.shared_nbytes > device.shared_nbytes)
+        return fail(hipErrorInvalidValue, "%s: %u + %u bytes of shared memory, at most %zu", name, f.shared_nbytes, shared_nbytes, device.shared_nbytes);
+    return hipSuccess;
+}
+
+hipError_t pack_extra(const Function &f, std::vector<char> *packed, void **extra) {
+    const char *from = nullptr;
+    size_t nbytes = 0;
+    for (; *extra != (void *)HIP_LAUNCH_PARAM_END; extra += 2)
+        if (*extra == (void *)HIP_LAUNCH_PARAM_BUFFER_POINTER)
+            from = (const char *)extra[1];
+        else if (*extra == (void *)HIP_LAUNCH_PARAM_BUFFER_SIZE)
+            nbytes = *(size_t *)extra[1];
+    if (nbytes < f.nbytes || nbytes > (f.nbytes + 7) / 8 * 8)
+        return fail(hipErrorInvalidValue, "%s takes %zu bytes of arguments (%zu of them), %zu were given", f.name.c_str(), f.nbytes, f.slots.size(), nbytes);
+    packed->assign(from, from + f.nbytes);
+    return hipSuccess;
+}
+
+hipError_t pack_params(const Function &f, std::vector<char> *packed, void **params) {
+    packed->resize(f.nbytes);
+    if (!params && !f.slots.empty()) return fail(hipErrorInvalidValue, "%s takes %zu arguments, none were given", f.name.c_str(), f.slots.size());
+    for (size_t i = 0; i < f.slots.size(); i++) memcpy(packed->data() + f.slots[i].offset, params[i], f.slots[i].nbytes);
+    return hipSuccess;
+}
+
+hipError_t run(Launch &l) {
+    const Function &f = *l.function;
+    if (f.code) {
+        hipError_t error = run_grid({f.name.c_str(), f.code, f.module->host}, l.pointers.data(), l.grid, l.block, l.shared_nbytes);
+        return error ? error : overrun(f.name.c_str());
+    }
+    char text[900] = "";
+    auto error = (hipError_t)machine.launch(f.module->handle, f.name.c_str(), &l.grid.x, &l.block.x, l.shared_nbytes, l.packed.data(), l.packed.size(), text, sizeof text);
+    return error ? fail(error, "%s", text) : hipSuccess;
+}
+}  // namespace
+
+hipError_t make_launch(std::shared_ptr<Launch> *out, void *handle, dim3 grid, dim3 block, unsigned shared_nbytes, void **params, void **extra) {
+    auto found = functions.find(handle);
+    if (found == functions.end()) return fail(hipErrorInvalidHandle, "%p is no kernel of a loaded module", handle);
+    const Function &f = *found->second;
+    if (hipError_t error = check_geometry(f, grid, block, shared_nbytes)) return error;
+    if (params && extra) return fail(hipErrorInvalidValue, "%s: arguments both ways", f.name.c_str());
+    auto made = std::make_shared<Launch>(Launch{found->second, grid, block, shared_nbytes, {}, {}});
+    if (hipError_t error = extra ? pack_extra(f, &made->packed, extra) : pack_params(f, &made->packed, params)) return error;
+    for (const Slot &slot : f.slots) made->pointers.push_back(made->packed.data() + slot.offset);
+    *out = std::move(made);
+    return hipSuccess;
+}
+
+Node kernel_node(std::shared_ptr<Launch> launch) {
+    return {hipGraphNodeTypeKernel, launch, [launch] { return run(*launch); }};
+}
+
+hipKernelNodeParams parameters(const Launch &l) {
+    return {l.block, nullptr, l.function.get(), l.grid, const_cast<void **>(l.pointers.data()), l.shared_nbytes};
+}
+
+// ---- entry points
+API hipError_t hipModuleLoadData(void **out, const void *image) {
+    return enter([&] { return load(out, image); });
+}
+API hipError_t hipModuleLoadDataEx(void **out, const void *image, unsigned, void *, void **) { return hipModuleLoadData(out, image); }
+
+API hipError_t hipModuleUnload(void *handle) {
+    return enter([&] { return unload(handle); });
+}
+API hipError_t hipModuleGetFunction(void **out, void *module, const char *name) {
+    return enter([&] { return get_function(out, module, name); });
+}
+API hipError_t hipFuncGetAttribute(int *out, int attribute, void *function) {
+    return enter([&] {
+        auto found = functions.find(function);
+        if (found == functions.end()) return fail(hipErrorInvalidHandle, "%p is no kernel of a loaded module", function);
+        *out = attribute == hipFuncMaxThreadsPerBlock ? (int)found->second->most_threads : attribute == hipFuncSharedSizeBytes ? (int)found->second->shared_nbytes : 0;
+        return hipSuccess;
+    });
+}
+
+API hipError_t hipModuleLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared_nbytes, void *stream,
+                                     void **params, void **extra) {
+    return enter([&] {
+        std::shared_ptr<Launch> launch;
+        if (hipError_t error = make_launch(&launch, function, {gx, gy, gz}, {bx, by, bz}, shared_nbytes, params, extra)) return error;
+        return submit(stream, kernel_node(std::move(launch)));
+    });
+}

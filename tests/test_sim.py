@@ -1,0 +1,440 @@
+"""The simulated HIP runtime under the real hip-python: kernels as host code, what it refuses, what a missing wait shows."""
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from sim_device import VADD, Hip, HipError, needs_clang, needs_simulation
+
+from rlxpy.backends.gpu.sim import Alive, Simulation, simulated
+
+pytestmark = needs_simulation
+INVALID, NO_DEVICE, NOT_FOUND, ILLEGAL_ADDRESS, LAUNCH_FAILURE, BAD_HANDLE, WRONG_GPU = 1, 100, 500, 700, 719, 400, 209
+Ask = Callable[[], Any]
+NOTHING = Alive(0, 0, 0, 0, 0, 0, 0, 0)
+SOFTMAX = """extern "C" __global__ void softmax(const float* x, float* y, int n) {
+    __shared__ float red[256];
+    const float* in = x + (size_t)blockIdx.x * n;
+    float* out = y + (size_t)blockIdx.x * n;
+    int t = threadIdx.x;
+    float m = -3.402823466e38f;
+    for (int j = t; j < n; j += blockDim.x) m = fmaxf(m, in[j]);
+    red[t] = m; __syncthreads();
+    for (int s = blockDim.x / 2; s > 0; s >>= 1) { if (t < s) red[t] = fmaxf(red[t], red[t + s]); __syncthreads(); }
+    m = red[0]; __syncthreads();
+    float sum = 0.f;
+    for (int j = t; j < n; j += blockDim.x) { float e = expf(in[j] - m); out[j] = e; sum += e; }
+    red[t] = sum; __syncthreads();
+    for (int s = blockDim.x / 2; s > 0; s >>= 1) { if (t < s) red[t] += red[t + s]; __syncthreads(); }
+    for (int j = t; j < n; j += blockDim.x) out[j] /= red[0];
+}
+"""
+RMSNORM = """extern "C" __global__ void rmsnorm(const float* x, const float* w, float* y, int n, float eps) {
+    __shared__ float part[32];
+    const float* in = x + (size_t)blockIdx.x * n;
+    float s = 0.f;
+    for (int j = threadIdx.x; j < n; j += blockDim.x) s = fmaf(in[j], in[j], s);
+    for (int o = warpSize / 2; o > 0; o >>= 1) s += __shfl_xor(s, o);
+    if (threadIdx.x % warpSize == 0) part[threadIdx.x / warpSize] = s;
+    __syncthreads();
+    float total = 0.f;
+    for (int i = 0; i < (int)(blockDim.x / warpSize); i++) total += part[i];
+    for (int j = threadIdx.x; j < n; j += blockDim.x) y[(size_t)blockIdx.x * n + j] = in[j] * rsqrtf(total / n + eps) * w[j];
+}
+"""
+MATMUL = """extern "C" __global__ void __launch_bounds__(64) matmul(const float* a, const float* b, float* c, int m, int n, int k) {
+    __shared__ float as[8][9], bs[8][9];
+    int x = threadIdx.x, y = threadIdx.y, row = blockIdx.y * 8 + y, column = blockIdx.x * 8 + x;
+    float sum = 0.f;
+    for (int k0 = 0; k0 < k; k0 += 8) {
+        as[y][x] = row < m && k0 + x < k ? a[row * k + k0 + x] : 0.f;
+        bs[y][x] = column < n && k0 + y < k ? b[(k0 + y) * n + column] : 0.f;
+        __syncthreads();
+        for (int i = 0; i < 8; i++) sum = fmaf(as[y][i], bs[i][x], sum);
+        __syncthreads();
+    }
+    if (row < m && column < n) c[row * n + column] = sum;
+}
+"""
+rng = np.random.default_rng(5)
+
+
+def floats(*shape: int) -> Any:
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+@pytest.fixture(params=["gfx1100", "gfx942"])
+def device(request: pytest.FixtureRequest) -> Iterator[Simulation]:
+    """Waves of 32 and of 64 lanes; nothing may be left behind."""
+    with simulated(request.param) as s:
+        before = s.alive()
+        yield s
+        assert s.alive() == before == NOTHING
+
+
+@pytest.fixture
+def hip() -> Hip:
+    return Hip()
+
+
+# ---- kernels give what NumPy gives
+def test_addition_with_an_odd_size(device: Simulation, hip: Hip) -> None:
+    a, b = floats(1003), floats(1003)
+    c = hip.run(VADD, "vadd", 4, 256, [a, b, np.zeros_like(a)], 1003)[2]
+    np.testing.assert_array_equal(c, a + b)
+
+
+def test_a_tree_in_shared_memory(device: Simulation, hip: Hip) -> None:
+    x = floats(3, 301) * 4
+    y = hip.run(SOFTMAX, "softmax", 3, 256, [x, np.zeros_like(x)], 301)[1]
+    e = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
+    np.testing.assert_allclose(y, e / e.sum(1, keepdims=True), atol=1e-6)
+
+
+def test_shuffles_of_the_devices_own_width(device: Simulation, hip: Hip) -> None:
+    x, w = floats(3, 301), floats(301)
+    y = hip.run(RMSNORM, "rmsnorm", 3, 256, [x, w, np.zeros_like(x)], 301, 1e-5)[2]
+    np.testing.assert_allclose(y, x / np.sqrt((x.astype(np.float64) ** 2).mean(1, keepdims=True) + 1e-5) * w, rtol=1e-5)
+
+
+def test_two_dimensions_and_a_ragged_edge(device: Simulation, hip: Hip) -> None:
+    a, b = floats(13, 11), floats(11, 19)
+    c = hip.run(MATMUL, "matmul", (3, 2), (8, 8), [a, b, np.zeros((13, 19), np.float32)], 13, 19, 11)[2]
+    np.testing.assert_allclose(c, a.astype(np.float64) @ b, rtol=1e-4, atol=1e-5)
+
+
+def test_two_runs_are_one(device: Simulation, hip: Hip) -> None:
+    x = floats(2, 77)
+    first, second = (hip.run(SOFTMAX, "softmax", 2, 256, [x, np.zeros_like(x)], 77)[1] for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+
+
+# ---- what it says of itself
+def test_the_device_says_that_it_is_simulated(device: Simulation, hip: Hip) -> None:
+    p = hip.getDeviceProperties(0)
+    assert hip.getDeviceCount() == 1
+    assert p.name == f"simulated {device.arch} (host code)"
+    assert (p.gcnArchName, p.warpSize) == (device.arch, {"gfx1100": 32, "gfx942": 64}[device.arch])
+    assert (p.sharedMemPerBlock, p.maxThreadsPerBlock, p.multiProcessorCount) == (65536, 1024, 2)
+    assert tuple(p.maxGridSize) == (2**31 - 1, 65535, 65535)
+    assert (p.major, p.minor) == ((11, 0) if device.arch == "gfx1100" else (9, 4))
+
+
+def test_around_a_simulation_there_is_no_device(hip: Hip) -> None:
+    with simulated():
+        pass
+    asks: tuple[Ask, ...] = (hip.getDeviceCount, lambda: hip.malloc(64), hip.streamCreate)
+    for ask in asks:
+        with pytest.raises(HipError, match="no device is simulated now") as e:
+            ask()
+        assert e.value.number == NO_DEVICE
+
+
+def test_one_process_changes_from_device_to_device(hip: Hip) -> None:
+    with simulated("gfx90a"):
+        code = hip.compile(VADD)
+        with simulated("gfx1201"):
+            assert hip.getDeviceProperties(0).warpSize == 32
+            with pytest.raises(HipError, match="compiled for gfx90a, whose wave has 64 lanes, not 32") as e:
+                hip.moduleLoadData(bytearray(code))
+            assert e.value.number == WRONG_GPU
+        assert hip.getDeviceProperties(0).warpSize == 64
+
+
+def test_names_and_numbers_of_errors_are_hips_own(device: Simulation, hip: Hip) -> None:
+    known = {int(e): e.name for e in hip.hip.hipError_t}
+    for number in (1, 2, 9, 17, 21, 98, 100, 101, 200, 209, 500, 600, 700, 701, 719, 801, 900, 901, 903, 906):
+        said = hip.hip.hipGetErrorName(hip.hip.hipError_t(number))[1]
+        assert str(said) == known[number]
+
+
+# ---- memory
+def test_fresh_memory_holds_no_numbers(device: Simulation, hip: Hip) -> None:
+    at = int(hip.malloc(400))
+    assert np.isnan(hip.get(at, np.zeros(100, np.float32))).all()
+    hip.free(at)
+
+
+@pytest.mark.parametrize(("offset", "nbytes", "kind"), [(392, 32, "DeviceToHost"), (-8, 32, "DeviceToHost"), (392, 32, "HostToDevice"), (0, 401, "HostToDevice")])
+def test_copies_outside_of_an_allocation_are_refused(device: Simulation, hip: Hip, offset: int, nbytes: int, kind: str) -> None:
+    at, there = int(hip.malloc(400)), np.zeros(401, np.uint8)
+    both = (there, at + offset) if kind == "DeviceToHost" else (at + offset, there)
+    with pytest.raises(HipError, match=r"bytes (is not inside one allocation|before)") as e:
+        hip.memcpy(*both, nbytes, getattr(hip.hip.hipMemcpyKind, f"hipMemcpy{kind}"))
+    assert e.value.number == INVALID
+    hip.free(at)
+
+
+def test_a_wrong_direction_is_refused(device: Simulation, hip: Hip) -> None:
+    at = hip.put(np.ones(4, np.float32))
+    with pytest.raises(HipError, match="said to be on the host"):
+        hip.memcpy(np.zeros(4, np.float32), at, 16, hip.hip.hipMemcpyKind.hipMemcpyHostToHost)
+    hip.free(at)
+
+
+def test_memory_ends(hip: Hip) -> None:
+    with simulated(memory_nbytes=1 << 20):
+        at = hip.malloc(1 << 19)
+        with pytest.raises(HipError, match=r"out of memory.*524289 bytes asked for, 524288 of 1048576 in use"):
+            hip.malloc((1 << 19) + 1)
+        assert tuple(hip.memGetInfo()) == (1 << 19, 1 << 20)
+        hip.free(at)
+
+
+def test_memory_is_freed_once_and_by_its_start(device: Simulation, hip: Hip) -> None:
+    at = int(hip.malloc(64))
+    with pytest.raises(HipError, match="8 bytes into an allocation of 64"):
+        hip.free(at + 8)
+    hip.free(at)
+    with pytest.raises(HipError, match="invalid device pointer"):
+        hip.free(at)
+
+
+def test_what_is_left_behind_is_counted(hip: Hip) -> None:
+    with simulated() as s:
+        before = s.alive()
+        at, stream, event = hip.malloc(64), hip.streamCreate(), hip.eventCreate()
+        assert (s.alive().allocations, s.alive().streams, s.alive().events) == (before.allocations + 1, before.streams + 1, before.events + 1)
+        hip.free(at), hip.streamDestroy(stream), hip.eventDestroy(event)
+        assert s.alive() == before
+
+
+# ---- launches
+def test_an_index_past_the_end_of_an_allocation_is_named(device: Simulation, hip: Hip) -> None:
+    """`i <= n` where allocations end with their pages: all of 256 bytes are somebody's."""
+    a = floats(640)
+    with pytest.raises(HipError, match=r"kernel vadd, block \(2, 0, 0\), thread \(128, 0, 0\): access to memory that is not the device's: 0 bytes past the end of an allocation of 2560") as e:
+        hip.run(VADD.replace("i < n", "i <= n"), "vadd", 3, 256, [a, a, a], a.size)
+    assert e.value.number == ILLEGAL_ADDRESS
+
+
+def test_a_write_into_the_slack_behind_an_allocation_is_found(device: Simulation, hip: Hip) -> None:
+    a = floats(100)
+    with pytest.raises(HipError, match="f wrote byte 400 of an allocation of 400 bytes"):
+        hip.run('extern "C" __global__ void f(float* x) { x[100 + threadIdx.x] = 1.0f; }', "f", 1, 1, [a])
+
+
+def test_after_a_fault_the_device_goes_on(device: Simulation, hip: Hip) -> None:
+    with pytest.raises(HipError, match="is near no allocation") as e:
+        hip.run('extern "C" __global__ void f(float* x) { *(float*)64 = x[0]; }', "f", 1, 1, [floats(1)])
+    assert e.value.number == ILLEGAL_ADDRESS
+    test_addition_with_an_odd_size(device, hip)
+
+
+def test_division_by_zero_of_integers_is_named(device: Simulation, hip: Hip) -> None:
+    with pytest.raises(HipError, match=r"thread \(3, 0, 0\): integer division by zero") as e:
+        hip.run('extern "C" __global__ void f(int* x) { x[threadIdx.x] = 7 / x[threadIdx.x]; }', "f", 1, 4, [np.array([1, 2, 3, 0], np.int32)])
+    assert e.value.number == LAUNCH_FAILURE
+
+
+def test_barriers_at_different_lines_are_named(device: Simulation, hip: Hip) -> None:
+    divergent = 'extern "C" __global__ void f(int* x) {\n if (threadIdx.x < 5)\n  __syncthreads();\n else\n  __syncthreads();\n x[0] = 1; }'
+    with pytest.raises(HipError, match=r"divergent barriers: thread \(0, 0, 0\) waits at line 3, thread \(5, 0, 0\) at line 5"):
+        hip.run(divergent, "f", 1, 64, [np.zeros(1, np.int32)])
+
+
+def test_threads_that_have_ended_hold_up_no_barrier(device: Simulation, hip: Hip) -> None:
+    source = 'extern "C" __global__ void f(int* x) { __shared__ int s; int i = threadIdx.x; if (i > 40) return; if (i == 0) s = 5; __syncthreads(); x[i] = s; }'
+    x = hip.run(source, "f", 1, 64, [np.zeros(64, np.int32)])[0]
+    np.testing.assert_array_equal(x, np.where(np.arange(64) > 40, 0, 5))
+
+
+@pytest.mark.parametrize(("grid", "block", "shared", "number", "said"), [
+    (1, 2048, 0, INVALID, "2048 threads in a block, at most 1024"),
+    (1, 0, 0, INVALID, "a grid of (1, 1, 1) blocks of (0, 1, 1) threads"),
+    (0, 32, 0, INVALID, "a grid of (0, 1, 1) blocks"),
+    ((1, 65536), 32, 0, 9, "at most 65535 in y and z"),
+    (1 << 27, 32, 0, 9, "2^32 or more"),
+    (1, 32, 65537, INVALID, "65537 bytes of shared memory, at most 65536"),
+])
+def test_launches_that_no_card_takes(device: Simulation, hip: Hip, grid: Any, block: int, shared: int, number: int, said: str) -> None:
+    module, f = hip.kernel(VADD, "vadd")
+    with pytest.raises(HipError) as e:
+        hip.launch(f, grid, block, (ctypes.c_void_p(0),) * 3 + (0,), shared=shared)
+    assert (e.value.number, said in str(e.value)) == (number, True), str(e.value)
+    hip.moduleUnload(module)
+
+
+def test_a_block_larger_than_its_launch_bounds_is_refused(device: Simulation, hip: Hip) -> None:
+    with pytest.raises(HipError, match="128 threads in a block, __launch_bounds__ promises at most 64"):
+        hip.run(MATMUL, "matmul", 1, (16, 8), [floats(4)] * 3, 1, 1, 1)
+
+
+@pytest.mark.parametrize(("count", "nbytes"), [(3, 24), (5, 32)])
+def test_arguments_are_counted(device: Simulation, hip: Hip, count: int, nbytes: int) -> None:
+    module, f = hip.kernel(VADD, "vadd")
+    with pytest.raises(HipError, match=rf"vadd takes 28 bytes of arguments \(4 of them\), {nbytes + 8 * (count - 4) if count > 4 else nbytes} were given"):
+        hip.launch(f, 1, 32, (ctypes.c_void_p(0),) * count)
+    hip.moduleUnload(module)
+
+
+def test_kernels_are_found_by_their_names(device: Simulation, hip: Hip) -> None:
+    module, _ = hip.kernel(VADD + "__global__ void plain(int* x) { *x = 1; }", "vadd")
+    for name in (b"nope", b"plain"):
+        with pytest.raises(HipError, match=f"the module has no kernel {name.decode()}") as e:
+            hip.moduleGetFunction(module, name)
+        assert e.value.number == NOT_FOUND
+    hip.moduleUnload(module)
+
+
+def test_a_kernel_of_an_unloaded_module_is_refused(device: Simulation, hip: Hip) -> None:
+    module, f = hip.kernel(VADD, "vadd")
+    hip.moduleUnload(module)
+    with pytest.raises(HipError, match="is no kernel of a loaded module") as e:
+        hip.launch(f, 1, 1, ())
+    assert e.value.number == BAD_HANDLE
+
+
+# ---- streams
+def test_a_missing_wait_shows(hip: Hip) -> None:
+    with simulated(lazy=True):
+        stream, out = hip.streamCreate(), np.zeros(8, np.float32)
+        at = hip.put(np.full(8, 1024, np.float32))
+        hip.memcpyAsync(out, at, out.nbytes, hip.hip.hipMemcpyKind.hipMemcpyDeviceToHost, stream)
+        assert (out == 0).all()
+        hip.streamSynchronize(stream)
+        assert (out == 1024).all()
+        hip.streamDestroy(stream), hip.free(at)
+
+
+def test_an_eager_device_hides_it(hip: Hip) -> None:
+    with simulated(lazy=False):
+        stream, out = hip.streamCreate(), np.zeros(8, np.float32)
+        at = hip.put(np.full(8, 1024, np.float32))
+        hip.memcpyAsync(out, at, out.nbytes, hip.hip.hipMemcpyKind.hipMemcpyDeviceToHost, stream)
+        assert (out == 1024).all()
+        hip.streamDestroy(stream), hip.free(at)
+
+
+def test_pageable_memory_is_read_when_a_copy_is_asked_for(device: Simulation, hip: Hip) -> None:
+    stream, a = hip.streamCreate(), np.ones(8, np.float32)
+    at = int(hip.malloc(a.nbytes))
+    hip.memcpyAsync(at, a, a.nbytes, hip.hip.hipMemcpyKind.hipMemcpyHostToDevice, stream)
+    a[:] = 7
+    hip.streamSynchronize(stream)
+    np.testing.assert_array_equal(hip.get(at, a), np.ones(8))
+    hip.streamDestroy(stream), hip.free(at)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_streams_wait_for_events_only_when_asked(hip: Hip, waits: bool) -> None:
+    with simulated():
+        one, two, event, out = hip.streamCreate(), hip.streamCreate(), hip.eventCreate(), np.zeros(4, np.uint8)
+        at = hip.put(np.zeros(4, np.uint8))
+        hip.memsetAsync(at, 9, 4, one)
+        hip.eventRecord(event, one)
+        if waits:
+            hip.streamWaitEvent(two, event, 0)
+        hip.memcpyAsync(out, at, 4, hip.hip.hipMemcpyKind.hipMemcpyDeviceToHost, two)
+        hip.streamSynchronize(two)
+        assert out.tolist() == [9 * waits] * 4
+        hip.streamDestroy(one), hip.streamDestroy(two), hip.eventDestroy(event), hip.free(at)
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_the_null_stream_takes_turns_with_blocking_streams_only(hip: Hip, blocking: bool) -> None:
+    with simulated():
+        stream = hip.streamCreateWithFlags(0 if blocking else 1)
+        at = hip.put(np.zeros(4, np.uint8))
+        hip.memsetAsync(at, 3, 4, stream)
+        assert hip.get(at, np.zeros(4, np.uint8)).tolist() == [3 * blocking] * 4
+        hip.streamDestroy(stream), hip.free(at)
+
+
+def test_polling_ends(device: Simulation, hip: Hip) -> None:
+    stream, event = hip.streamCreate(), hip.eventCreate()
+    at = int(hip.malloc(4))
+    hip.memsetAsync(at, 3, 4, stream)
+    hip.eventRecord(event, stream)
+    asked = 0
+    while int(hip.hip.hipEventQuery(event)[0]) == 600:
+        asked += 1
+    assert asked == 2
+    hip.streamDestroy(stream), hip.eventDestroy(event), hip.free(at)
+
+
+def test_two_threads_with_a_stream_each(device: Simulation, hip: Hip) -> None:
+    module, f = hip.kernel(VADD, "vadd")
+    wrong = []
+
+    def work(seed: int) -> None:
+        mine = np.random.default_rng(seed)
+        stream = hip.streamCreate()
+        for _ in range(10):
+            a = mine.standard_normal(257).astype(np.float32)
+            places = [hip.put(a), hip.put(a), int(hip.malloc(a.nbytes))]
+            hip.launch(f, 2, 256, (*map(ctypes.c_void_p, places), 257), stream=stream)
+            hip.streamSynchronize(stream)
+            if not (hip.get(places[2], a) == a + a).all():
+                wrong.append(seed)
+            for p in places:
+                hip.free(p)
+        hip.streamDestroy(stream)
+
+    threads = [threading.Thread(target=work, args=(s,)) for s in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    hip.moduleUnload(module)
+    assert not wrong
+
+
+# ---- graphs
+def captured(hip: Hip, f: Any, places: list[int], n: int, stream: Any) -> Any:
+    """c = a + b, then a = c + b."""
+    a, b, c = map(ctypes.c_void_p, places)
+    hip.streamBeginCapture(stream, hip.hip.hipStreamCaptureMode.hipStreamCaptureModeThreadLocal)
+    hip.launch(f, 4, 256, (a, b, c, n), stream=stream)
+    hip.launch(f, 4, 256, (c, b, a, n), stream=stream)
+    return hip.streamEndCapture(stream)
+
+
+def test_a_captured_graph_is_replayed(device: Simulation, hip: Hip) -> None:
+    a, b, n = floats(1000), floats(1000), 1000
+    module, f = hip.kernel(VADD, "vadd")
+    places, stream = [hip.put(a), hip.put(b), int(hip.malloc(a.nbytes))], hip.streamCreate()
+    graph = captured(hip, f, places, n, stream)
+    np.testing.assert_array_equal(hip.get(places[0], a), a)  # noted, not run
+    exec_ = hip.graphInstantiateWithFlags(graph, 0)
+    hip.graphDestroy(graph)
+    want = a.copy()
+    for _ in range(3):
+        hip.graphLaunch(exec_, stream)
+        want = (want + b) + b
+    hip.streamSynchronize(stream)
+    np.testing.assert_array_equal(hip.get(places[0], a), want)
+    hip.graphExecDestroy(exec_), hip.streamDestroy(stream), hip.moduleUnload(module)
+    for p in places:
+        hip.free(p)
+
+
+def test_what_may_not_happen_during_capture_voids_it(device: Simulation, hip: Hip) -> None:
+    stream = hip.streamCreate()
+    asks: tuple[Ask, ...] = (lambda: hip.malloc(4), lambda: hip.streamSynchronize(stream), hip.deviceSynchronize)
+    for ask in asks:
+        hip.streamBeginCapture(stream, hip.hip.hipStreamCaptureMode.hipStreamCaptureModeGlobal)
+        with pytest.raises(HipError, match="the capture is void") as e:
+            ask()
+        assert e.value.number == 900
+        with pytest.raises(HipError) as e:
+            hip.streamEndCapture(stream)
+        assert e.value.number == 901
+    hip.streamDestroy(stream)
+
+
+# ---- hipRTC
+def test_what_does_not_compile_has_a_log_with_its_line(device: Simulation, hip: Hip) -> None:
+    with pytest.raises(HipError, match=r"(?s):2:.*error.*lost") as e:
+        hip.compile('extern "C" __global__ void f(int* x) {\n x[0] = lost; }')
+    assert e.value.number == 6
+
+
+@needs_clang
+def test_what_the_device_compiler_refuses_the_host_refuses(device: Simulation, hip: Hip) -> None:
+    with pytest.raises(HipError, match=r"(?i)local memory.*exceeds limit|exceeds"):
+        hip.compile('extern "C" __global__ void f(float* x) { __shared__ float big[20000]; big[threadIdx.x] = x[0]; __syncthreads(); x[0] = big[threadIdx.x ^ 1]; }')
