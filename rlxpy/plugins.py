@@ -68,11 +68,11 @@ def plugins() -> tuple[Plugin, ...]:
         return tuple(sorted((_states.get(p, p) for p in {**_states, **_found()}), key=lambda p: (GROUPS.index(p.group), p.name, p.package)))
 
 
-def load(group: str, adopt: Callable[[str, Any], object], table: Any) -> None:
+def load(group: str, adopt: Callable[[str, Any], object], table: dict[str, Any]) -> None:
     """Load a group's plug-ins, once a process, outside every scope; what a module names that is only half imported, at a later call.
 
     adopt(name, thing) registers what an entry point names, or each thing that it gives when it is a function; a function may also
-    register by itself and give None.  table: the registry's dict or list, put back as it was when a plug-in fails half-way."""
+    register by itself and give None.  table: the registry's, put back as it was when a plug-in fails half-way."""
     if group in _done:
         return
     with _lock:
@@ -95,7 +95,7 @@ def _half_imported(e: EntryPoint) -> bool:
     return bool(getattr(getattr(sys.modules.get(e.module), "__spec__", None), "_initializing", False))
 
 
-def _load(p: Plugin, e: EntryPoint, adopt: Callable[[str, Any], object], table: Any) -> None:
+def _load(p: Plugin, e: EntryPoint, adopt: Callable[[str, Any], object], table: dict[str, Any]) -> None:
     before = table.copy()
     try:
         for thing in things(e.load()):
@@ -103,7 +103,7 @@ def _load(p: Plugin, e: EntryPoint, adopt: Callable[[str, Any], object], table: 
         _states[p] = replace(p, state="loaded")
     except (Exception, SystemExit) as error:  # whatever a stranger's code raises
         table.clear()
-        (table.update if isinstance(table, dict) else table.extend)(before)
+        table.update(before)
         state = "declined" if isinstance(error, Declined) else "refused" if isinstance(error, RlxError) else "broken"
         _states[p] = replace(p, state=state, reason=str(error) if state != "broken" else f"{type(error).__name__}: {error}")
         if state != "declined":

@@ -68,6 +68,7 @@ SETTINGS: dict[str, Setting] = {s.name: s for s in (
     Setting("kernels", _names, "", "kernel libraries in order of preference; empty is every library, the reference last", "CompileOptions(kernels=)"),
     Setting("force_row", _names, "", "kernel rows (cpu/matmul) that alone may run their op: what else would have won is passed over", "rlxpy.force_row(...)"),
     Setting("numerics", str.strip, "highest", "how exact f32 products are: highest, high, medium or low", "CompileOptions(numerics=)"),
+    Setting("quantiser", str.strip, "rtn", "who chooses the numbers of weights that are packed at load, with its options: acme.search:steps=9", "Rounded(quantiser=)"),
     Setting("cc", str.strip, "", "C compiler: a name, a path or a command line; empty is the first of cc, gcc, clang, ziglang that works", "settings.override(cc=...)"),
     Setting("wait", _flag, "", "whether compile returns only when compiled code is there, instead of starting on the reference", "compile(wait=)"),
     Setting("isa", str.strip, "", "instruction set of generated C, with features after plus signs (avx512+vnni); empty is the best that this CPU has", "settings.override(isa=...)"),

@@ -17,7 +17,7 @@ from rlxpy.backends.cpu.compilers import find_compiler
 ROOT = Path(__file__).parents[1]
 ACME = ROOT / "examples" / "acme"
 reason = find_compiler()
-GROUPS = ("backends", "encodings", "kernels", "ops", "passes")
+GROUPS = ("backends", "encodings", "kernels", "ops", "passes", "quantisers")
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +61,7 @@ def test_every_seam_works_together(python: Path) -> None:
     assert said["found by pass"] == "acme.softcap"
     assert said["exp"] == "acme/exp_once"
     assert said["block"] == "y gate"
+    assert said["nearer than rtn"] == "True"
     assert {said[f"plug-in rlxpy.{g}"] for g in GROUPS} == {"acme-rlx 0.3.0 loaded"}
 
 

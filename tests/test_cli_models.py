@@ -169,7 +169,7 @@ BAD_RUNS = [
     (["MODEL", "hi", "--context", "41"], 1, "41"),
     (["MODEL", "hi", "--context", "3"], 1, "3 positions"),
     (["MODEL", "hi", "--chunk", "0"], 1, "chunk"),
-    (["MODEL", "hi", "--weights", "light"], 2, "--weights"),
+    (["MODEL", "hi", "--weights", "light"], 1, "weights='light'"),
     (["MODEL", "hi", "--device", "nosuch"], 1, "no device 'nosuch'"),
     (["MODEL", "hi", "--device", ""], 1, "device"),
     (["MODEL", "hi", "--profile", "nosuch.toml"], 1, "nosuch.toml"),

@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from rlxpy import cli
-from rlxpy.extend import backend_registry, encoding_registry, kernel_registry, pass_registry, registry
+from rlxpy.extend import backend_registry, encoding_registry, kernel_registry, pass_registry, quantiser_registry, registry
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -25,7 +25,7 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     text = page.read_text()
     scope: dict[str, object] = {"__name__": page.stem}
-    with registry(), pass_registry(), backend_registry(), encoding_registry(), kernel_registry():
+    with registry(), pass_registry(), backend_registry(), encoding_registry(), kernel_registry(), quantiser_registry():
         for block in BLOCK.finditer(text):
             line = text[: block.start(1)].count("\n")
             exec(compile("\n" * line + block[1], str(page), "exec", dont_inherit=True), scope)

@@ -22,6 +22,7 @@ ORDER = (
     {"settings"},
     {"notes"},
     {"plugins"},
+    {"registries"},
     {"ir"},
     {"extend"},
     {"fusion", "flow", "backends"},

@@ -15,7 +15,7 @@ from rlxpy import Builder, compile, plugins
 from rlxpy.cli.app import app
 from rlxpy.cli.plugins import load_all
 from rlxpy.compiler.devices import backend_report
-from rlxpy.extend import devices, libraries, passes, target
+from rlxpy.extend import devices, libraries, passes, quantisers, target
 from rlxpy.extend.libraries import registered_libraries
 from rlxpy.extend.passes import registered_passes
 from rlxpy.ir import extension
@@ -47,9 +47,8 @@ Package = Callable[..., None]
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Package]:
     """Installs a package of one module; registries are empty at first and what they were at the end."""
-    for module in (libraries, devices, extension, encodings, target):
-        monkeypatch.setattr(module, "_GLOBAL", {})
-    monkeypatch.setattr(passes, "_GLOBAL", [])
+    for module in (libraries, devices, extension, encodings, target, passes, quantisers):
+        monkeypatch.setattr(module.REGISTERED, "lasting", {})
 
     def install(name: str, entries: dict[str, list[str]], source: str, folder: str = "site") -> None:
         site = tmp_path / folder

@@ -7,6 +7,8 @@ from acme.ops import use
 
 import rlxpy
 from rlxpy.extend import *
+from rlxpy.extend.quantisers import pack, packing_error, quantiser
+from rlxpy.ir.encoding import encoding
 from rlxpy.plugins import plugins
 
 DEVICES = tuple(d for d in ("reference", "cpu", "exact") if d in rlxpy.available_backends())
@@ -53,15 +55,22 @@ def overridden() -> str:
 
 
 def block() -> tuple[str, ...]:
-    """CappedMlp with weights in acme's encoding, on acme's device."""
+    """CappedMlp with weights in acme's encoding, chosen by acme's quantiser, on acme's device."""
     weights = {f"{k}.weight": rng.normal(size=s).astype(np.float32) for k, s in (("g", (32, 64)), ("u", (32, 64)), ("d", (64, 32)))}
     flow = ModelFlow("m").input("x", (sym("T", 1, 64), 64)).layer_stage(CappedMlp("g", "u", "d")).output("y")
-    model = flow.build(Rounded(open_weights(weights), "acme.nibbles"))
+    model = flow.build(Rounded(open_weights(weights), "acme.nibbles", "acme.search:steps=5"))
     outs = [rlxpy.compile(model.graph, model.params, device=d).run(X / 40) for d in DEVICES]
     for y, gate in outs[1:]:
         np.testing.assert_allclose(y, outs[0][0], rtol=1e-4, atol=1e-3)
         np.testing.assert_allclose(gate, outs[0][1], rtol=1e-4, atol=1e-4)
     return model.output_names()
+
+
+def quantised() -> bool:
+    """Whether acme's quantiser loses less than rounding to nearest."""
+    w, nibbles = rng.standard_t(3, size=(8, 64)).astype(np.float32), encoding("acme.nibbles")
+    nearest, searched = (packing_error(w, pack(quantiser(q), w, nibbles), nibbles).relative for q in ("rtn", "acme.search"))
+    return searched < nearest
 
 
 if __name__ == "__main__":
@@ -71,5 +80,6 @@ if __name__ == "__main__":
     print("found by pass:", found_by_pass())
     print("exp:", overridden())
     print("block:", *block())
+    print("nearer than rtn:", quantised())
     for p in plugins():
         print(f"plug-in {p.group}: {p.package} {p.version} {p.state}", *filter(None, [p.reason]))

@@ -49,7 +49,7 @@ def bench(
         raise typer.BadParameter(f"is one of {', '.join(BY)}", param_hint="--by")
     if (html or trace) and not profile:
         raise typer.BadParameter("needs --profile", param_hint="--html" if html else "--trace")
-    made = _bench(source, weights.value if weights else "auto")
+    made = _bench(source, weights or "auto")
     cases = _cases(made, sizes, device, threads, numerics.value if numerics else None)
     tell_memory(made, cases)
     timings = made.run(cases, rounds)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlxpy.cli.app import command
-from rlxpy.cli.options import Devices, ForceRow, Kernels, Model, Numerics, Packing, ProfileFile, device_names, profile
+from rlxpy.cli.options import Devices, ForceRow, Kernels, Model, Numerics, Packing, ProfileFile, Rounding, device_names, profile
 from rlxpy.cli.reading import stdin_text
 from rlxpy.cli.report import Json, note, show
 
@@ -23,6 +23,7 @@ def embed(
     batch: Annotated[int | None, typer.Option(metavar="N", help="Texts that are run at once.")] = None,
     length: Annotated[int | None, typer.Option(metavar="N", help="Tokens of a text at most; the rest is cut.")] = None,
     weights: Packing = None,
+    quantiser: Rounding = None,
     numerics: Numerics = None,
     device: Devices = None,
     kernels: Kernels = None,
@@ -37,7 +38,7 @@ def embed(
     from rlxpy.cli.progress import progress
     from rlxpy.generate.embedder import DEFAULT_BATCH, Embedder
 
-    chosen = profile(profile_file, batch=batch, length=length, weights=weights.value if weights else None,
+    chosen = profile(profile_file, batch=batch, length=length, weights=weights,
                      numerics=numerics.value if numerics else None, device=device_names(device))
     given = [line for text in texts for line in (stdin_text().splitlines() if text == "-" else [text])]
     with progress() as tell:

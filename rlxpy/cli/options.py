@@ -14,13 +14,6 @@ if TYPE_CHECKING:
     from rlxpy.flow.profile import Profile
 
 
-class Weights(Enum):
-    auto = "auto"
-    packed = "packed"
-    dense = "dense"
-    int8 = "int8"
-
-
 class Cache(Enum):
     f32 = "f32"
     bf16 = "bf16"
@@ -46,7 +39,10 @@ def _into(name: str) -> Callable[[typer.Context, str | None], str | None]:
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, a Hugging Face folder, or a model name: `rlx models` lists some.")]
 Devices = Annotated[str | None, typer.Option("--device", metavar="NAMES", help="Devices to try, in order, with commas between.  Default: RLX_DEVICE.")]
-Packing = Annotated[Weights | None, typer.Option("--weights", help="Weights in memory: packed, dense, or what runs faster here; int8 rounds matrices and activations.")]
+Packing = Annotated[str | None, typer.Option("--weights", metavar="auto|packed|dense|int8|ENCODING",
+                                             help="Weights in memory: packed, dense, or what runs faster here; int8 rounds matrices and activations, an encoding matrices.")]
+Rounding = Annotated[str | None, typer.Option("--quantiser", metavar="NAME[:OPTION=VALUE,..]", callback=_into("quantiser"),
+                                              help="Who chooses the numbers of weights that are packed at load.  Default: RLX_QUANTISER, else rtn.")]
 KeysAndValues = Annotated[Cache | None, typer.Option("--cache", help="Keys and values in memory: floats, or int8 with a scale for 32; default f32.")]
 Numerics = Annotated[HowExact | None, typer.Option("--numerics", help="How exact f32 products are; default: RLX_NUMERICS, else highest.")]
 Kernels = Annotated[str | None, typer.Option("--kernels", metavar="A,B", callback=_into("kernels"),

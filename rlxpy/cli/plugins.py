@@ -34,9 +34,10 @@ def load_all() -> None:
     from rlxpy.extend.devices import registered_backends
     from rlxpy.extend.libraries import registered_libraries
     from rlxpy.extend.passes import registered
+    from rlxpy.extend.quantisers import registered_quantisers
     from rlxpy.extend.target import registered_targets
     from rlxpy.ir.encoding import registered_encodings
     from rlxpy.ir.extension import registered_ops
 
-    for ask in (registered_ops, registered_encodings, registered_libraries, registered, registered_backends, registered_targets):
+    for ask in (registered_ops, registered_encodings, registered_libraries, registered, registered_quantisers, registered_backends, registered_targets):
         ask()

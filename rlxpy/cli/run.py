@@ -8,7 +8,19 @@ import typer
 
 from rlxpy.cli.app import command
 from rlxpy.cli.chat import chat
-from rlxpy.cli.options import Devices, ForceRow, Kernels, KeysAndValues, Model, Numerics, Packing, ProfileFile, device_names, profile
+from rlxpy.cli.options import (
+    Devices,
+    ForceRow,
+    Kernels,
+    KeysAndValues,
+    Model,
+    Numerics,
+    Packing,
+    ProfileFile,
+    Rounding,
+    device_names,
+    profile,
+)
 from rlxpy.cli.reading import stdin_text
 from rlxpy.cli.report import Json, note, show
 from rlxpy.cli.speaking import about, answer, checked_sampler, load, messages, summary
@@ -31,6 +43,7 @@ def run(
     context: Annotated[int | None, typer.Option(metavar="N", help="Tokens of prompt and answer at most.")] = None,
     chunk: Annotated[int | None, typer.Option(metavar="N", help="Tokens of the prompt that are read at once.")] = None,
     weights: Packing = None,
+    quantiser: Rounding = None,
     numerics: Numerics = None,
     cache: KeysAndValues = None,
     device: Devices = None,
@@ -48,7 +61,7 @@ def run(
         raise typer.BadParameter("has no place in a raw prompt", param_hint="--system")
     chosen = profile(profile_file, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty, seed=seed,
                      max_tokens=max_tokens, stop=tuple(stop) if stop else None, system=system, context=context, chunk=chunk,
-                     weights=weights.value if weights else None, numerics=numerics.value if numerics else None,
+                     weights=weights, numerics=numerics.value if numerics else None,
                      cache=cache.value if cache else None, device=device_names(device))
     text = prompt if prompt != "-" else stdin_text()
     sampler = checked_sampler(chosen)

@@ -50,6 +50,13 @@ if TYPE_CHECKING:
         unregister_ir_pass as unregister_ir_pass,
     )
     from rlxpy.extend.plan import Plan as Plan
+    from rlxpy.extend.quantisers import (
+        Quantiser as Quantiser,
+        Rtn as Rtn,
+        quantiser_registry as quantiser_registry,
+        register_quantiser as register_quantiser,
+        unregister_quantiser as unregister_quantiser,
+    )
     from rlxpy.extend.schema import OpSchema as OpSchema, Param as Param
     from rlxpy.extend.target import (
         Example as Example,
@@ -111,6 +118,7 @@ _HOME = {name: module for module, names in {
     "extend.libraries": "kernel_registry register_kernel_library unregister_kernel_library",
     "extend.passes": "Note NotingPass Pass pass_registry register_ir_pass unregister_ir_pass",
     "extend.plan": "Plan",
+    "extend.quantisers": "Quantiser Rtn quantiser_registry register_quantiser unregister_quantiser",
     "extend.schema": "OpSchema Param",
     "extend.target": "Example Target register_target target_registry",
     "flow.core": "BuiltModel LayerStage ModelFlow StageArtifacts",

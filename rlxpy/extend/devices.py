@@ -2,20 +2,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
-from rlxpy import plugins
 from rlxpy.errors import RegistryError
 from rlxpy.extend.backend import Backend, Device
+from rlxpy.registries import Registry
 
 Factory = Callable[[], Backend]
 NAME = re.compile(r"[A-Za-z0-9][\w.:-]*", re.ASCII)
 BUILT_IN = ("cpu", "reference", "cuda", "rocm")  # rlxpy's own
-_GLOBAL: dict[str, Factory] = {}
-_scopes: ContextVar[tuple[dict[str, Factory], ...]] = ContextVar("rlxpy_backends", default=())
 
 
 def register_backend(device: Device, factory: Factory) -> None:
@@ -32,7 +29,7 @@ def register_backend(device: Device, factory: Factory) -> None:
     if device.name in registered_backends():
         raise RegistryError(f"device {device.name!r} already has a backend", why=f"{_where(registered_backends()[device.name])} is there, {_where(factory)} comes now",
                             fix="choose another name: device names are open")
-    (_scopes.get() or (_GLOBAL,))[-1][device.name] = factory
+    REGISTERED.put(device.name, factory)
 
 
 def _where(factory: Factory) -> str:
@@ -40,23 +37,14 @@ def _where(factory: Factory) -> str:
     return f"{getattr(factory, '__module__', type(factory).__module__)}.{getattr(factory, '__qualname__', type(factory).__qualname__)}"
 
 
-@contextmanager
-def backend_registry() -> Iterator[None]:
+def backend_registry() -> AbstractContextManager[None]:
     """Backends registered inside the block are forgotten at its end; per thread and per task."""
-    token = _scopes.set((*_scopes.get(), {}))
-    try:
-        yield
-    finally:
-        _scopes.reset(token)
+    return REGISTERED.block()
 
 
 def registered_backends() -> Mapping[str, Factory]:
     """By device name, in order of registration."""
-    plugins.load("rlxpy.backends", _adopt, _GLOBAL)
-    found = dict(_GLOBAL)
-    for table in _scopes.get():
-        found |= table
-    return found
+    return REGISTERED.found()
 
 
 def _adopt(name: str, found: Any) -> None:
@@ -64,3 +52,6 @@ def _adopt(name: str, found: Any) -> None:
     if not isinstance(found, (type, Backend)):
         raise RegistryError(f"{type(found).__name__} is not a backend", fix="name a Backend, or a class or function that makes one")
     register_backend(Device(name), found if isinstance(found, type) else lambda: found)
+
+
+REGISTERED: Registry[Factory] = Registry("rlxpy.backends", _adopt)

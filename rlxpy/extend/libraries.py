@@ -1,28 +1,20 @@
 """Kernel libraries of downstream packages: registered for a block or for good, and found by entry point."""
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextlib import AbstractContextManager
 
-from rlxpy import plugins
 from rlxpy.errors import AbiMismatch, RegistryError, nearest
 from rlxpy.extend.kernels import ABI_VERSION, KernelLibrary
 from rlxpy.extend.schema import settle
+from rlxpy.registries import Registry
 
 BUILTIN = "builtin"  # what all of a backend's own libraries are called together
-_GLOBAL: dict[str, KernelLibrary] = {}
-_scopes: ContextVar[tuple[dict[str, KernelLibrary], ...]] = ContextVar("rlxpy_kernels", default=())
+REGISTERED: Registry[KernelLibrary] = Registry("rlxpy.kernels", lambda name, library: register_kernel_library(library))
 
 
-@contextmanager
-def kernel_registry() -> Iterator[None]:
+def kernel_registry() -> AbstractContextManager[None]:
     """Libraries registered inside the block are forgotten at its end; per thread and per task."""
-    token = _scopes.set((*_scopes.get(), {}))
-    try:
-        yield
-    finally:
-        _scopes.reset(token)
+    return REGISTERED.block()
 
 
 def register_kernel_library(library: KernelLibrary) -> KernelLibrary:
@@ -39,20 +31,17 @@ def register_kernel_library(library: KernelLibrary) -> KernelLibrary:
         raise RegistryError(f"the name {library.name!r} of a kernel library is taken", why=f"there are {', '.join((BUILTIN, *(k.name for k in known)))}",
                             fix="choose another name, or unregister_kernel_library it first")
     settle([(k.name, s) for k in (*known, library) for s in k.ops])
-    (_scopes.get() or (_GLOBAL,))[-1][library.name] = library
+    REGISTERED.put(library.name, library)
     return library
 
 
 def unregister_kernel_library(name: str) -> None:
     """Raises RegistryError for a name that is not registered."""
-    for table in (*reversed(_scopes.get()), _GLOBAL):
-        if table.pop(name, None) is not None:
-            return
-    names = [k.name for k in registered_libraries()]
-    raise RegistryError(f"no kernel library {name!r} is registered", why=f"there are {', '.join(names) or 'none'}", fix=f"near it: {nearest(name, names)}")
+    if not REGISTERED.drop(name):
+        names = [k.name for k in registered_libraries()]
+        raise RegistryError(f"no kernel library {name!r} is registered", why=f"there are {', '.join(names) or 'none'}", fix=f"near it: {nearest(name, names)}")
 
 
 def registered_libraries() -> tuple[KernelLibrary, ...]:
     """In order of preference: inner scopes first, then by registration; those of plug-ins come last."""
-    plugins.load("rlxpy.kernels", lambda name, library: register_kernel_library(library), _GLOBAL)
-    return tuple(k for table in (*reversed(_scopes.get()), _GLOBAL) for k in table.values())
+    return tuple(k for table in reversed(REGISTERED.tables()) for k in table.values())

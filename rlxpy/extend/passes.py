@@ -1,16 +1,15 @@
 """What a pass is, what it may note, and the registry of a downstream package's passes."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from rlxpy import plugins
 from rlxpy.errors import RegistryError, nearest
 from rlxpy.ir.graph import Graph, Node
 from rlxpy.ir.place import placed
+from rlxpy.registries import Registry
 
 
 @dataclass(frozen=True)
@@ -71,18 +70,9 @@ class RegisteredPass:
         return self.run.name
 
 
-_GLOBAL: list[RegisteredPass] = []
-_scopes: ContextVar[tuple[list[RegisteredPass], ...]] = ContextVar("rlxpy_passes", default=())
-
-
-@contextmanager
-def pass_registry() -> Iterator[None]:
+def pass_registry() -> AbstractContextManager[None]:
     """Passes registered inside the block are forgotten at its end; per thread and per task."""
-    token = _scopes.set((*_scopes.get(), []))
-    try:
-        yield
-    finally:
-        _scopes.reset(token)
+    return REGISTERED.block()
 
 
 @placed
@@ -102,14 +92,20 @@ def register_ir_pass(p: Pass, *, before: Sequence[str] = (), after: Sequence[str
         raise RegistryError(f"pass {p.name!r} has the name of a built-in pass", why="errors and reports name passes", fix=f"name it 'yourname.{p.name}'")
     if any(r.name == p.name for r in registered()):
         raise RegistryError(f"pass {p.name!r} is already registered", fix="unregister_ir_pass it first, or choose another name")
-    table, made = (_scopes.get() or (_GLOBAL,))[-1], RegisteredPass(p, _names(p, "before", before), _names(p, "after", after))
-    table.append(made)
+    REGISTERED.put(p.name, RegisteredPass(p, _names(p, "before", before), _names(p, "after", after)))
     try:
         passes_along(ROAD)
     except RegistryError:
-        table.remove(made)
+        REGISTERED.drop(p.name)
         raise
     return p
+
+
+def _adopt(name: str, p: Pass) -> None:
+    register_ir_pass(p)
+
+
+REGISTERED: Registry[RegisteredPass] = Registry("rlxpy.passes", _adopt)
 
 
 def _names(p: Pass, wish: str, names: Any) -> tuple[str, ...]:
@@ -121,18 +117,13 @@ def _names(p: Pass, wish: str, names: Any) -> tuple[str, ...]:
 
 def unregister_ir_pass(name: str) -> None:
     """Forget a pass.  Raises RegistryError for one that is not registered."""
-    for table in (*reversed(_scopes.get()), _GLOBAL):
-        for r in table:
-            if r.name == name:
-                table.remove(r)
-                return
-    raise RegistryError(f"pass {name!r} is not registered", why=f"there are {', '.join(r.name for r in registered()) or 'none'}",
-                        fix=f"near it: {nearest(name, [r.name for r in registered()])}")
+    if not REGISTERED.drop(name):
+        names = list(REGISTERED.found())
+        raise RegistryError(f"pass {name!r} is not registered", why=f"there are {', '.join(names) or 'none'}", fix=f"near it: {nearest(name, names)}")
 
 
 def registered() -> tuple[RegisteredPass, ...]:
-    plugins.load("rlxpy.passes", lambda name, p: register_ir_pass(p), _GLOBAL)
-    return tuple(r for table in (_GLOBAL, *_scopes.get()) for r in table)
+    return tuple(REGISTERED.found().values())
 
 
 def _ordered() -> tuple[RegisteredPass, ...]:

@@ -1,16 +1,15 @@
 """What a code generator is: a graph and its weights in, files out; and the registry of a downstream package's own."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from rlxpy import plugins
 from rlxpy.errors import RegistryError
 from rlxpy.ir.dtypes import Array
 from rlxpy.ir.graph import Graph
+from rlxpy.registries import Registry
 
 Content = str | Iterable[bytes | memoryview]  # text, or bytes piece by piece: weights need not be copied
 
@@ -43,34 +42,23 @@ class Target(Protocol):
 
 
 TargetFactory = Callable[[], Target]
-_GLOBAL: dict[str, TargetFactory] = {}
-_scopes: ContextVar[tuple[dict[str, TargetFactory], ...]] = ContextVar("rlxpy_targets", default=())
 
 
 def register_target(name: str, factory: TargetFactory) -> None:
     """Raises RegistryError when the name is taken."""
     if name in registered_targets():
         raise RegistryError(f"target {name!r} is already registered", fix="choose another name: target names are open")
-    (_scopes.get() or (_GLOBAL,))[-1][name] = factory
+    REGISTERED.put(name, factory)
 
 
-@contextmanager
-def target_registry() -> Iterator[None]:
+def target_registry() -> AbstractContextManager[None]:
     """Targets registered inside the block are forgotten at its end; per thread and per task."""
-    token = _scopes.set((*_scopes.get(), {}))
-    try:
-        yield
-    finally:
-        _scopes.reset(token)
+    return REGISTERED.block()
 
 
 def registered_targets() -> Mapping[str, TargetFactory]:
     """By name, in order of registration."""
-    plugins.load("rlxpy.targets", _adopt, _GLOBAL)
-    found = dict(_GLOBAL)
-    for table in _scopes.get():
-        found |= table
-    return found
+    return REGISTERED.found()
 
 
 def _adopt(name: str, found: Any) -> None:
@@ -78,3 +66,6 @@ def _adopt(name: str, found: Any) -> None:
     if not isinstance(found, (type, Target)):
         raise RegistryError(f"{type(found).__name__} is not a target", fix="name a Target, or a class or function that makes one")
     register_target(name, found if isinstance(found, type) else lambda: found)
+
+
+REGISTERED: Registry[TargetFactory] = Registry("rlxpy.targets", _adopt)

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from rlxpy import settings
-from rlxpy.compiler.options import CompileOptions
-from rlxpy.errors import LoadError
+from rlxpy.compiler.options import WEIGHTS, CompileOptions
+from rlxpy.errors import InputError, LoadError, nearest
 from rlxpy.flow.core import BuiltModel
 from rlxpy.flow.families import check_supported
 from rlxpy.flow.weights import Rounded, WeightSource, huggingface_view, model_config, open_weights
 from rlxpy.generate.tokenizer import Tokenizer
+from rlxpy.ir.encoding import ENCODINGS, registered_encodings
 
 # what checkpoints carry beside what a forward pass needs: position buffers, rope tables, BERT's pooler and pre-training heads
 IDLE = re.compile(r"(.*\.)?(position_ids|rotary_emb\.inv_freq|rope_freqs\.weight)$|(bert\.)?pooler\.|cls\.")
@@ -49,8 +50,13 @@ INT8 = "q8_0"  # signed bytes, an f16 scale for every 32 of them
 def asked(model: OpenedModel, weights: str, numerics: str | None, debug: bool | None) -> tuple[OpenedModel, CompileOptions]:
     """The model and the options that a caller's words stand for.
 
-    weights: as CompileOptions has them, or "int8": matrices are rounded to int8 at load and stay packed, and activations are rounded too
-    unless `numerics` says otherwise.  numerics: None is RLX_NUMERICS."""
-    if weights == "int8":
-        return replace(model, weights=Rounded(model.weights, INT8)), CompileOptions(weights="packed", numerics=numerics or "low", debug=debug)
-    return model, CompileOptions(weights=weights, numerics=numerics or settings.setting("numerics"), debug=debug)
+    weights: as CompileOptions has them, or an encoding by name: matrices of floats are packed in it at load, by the quantiser of RLX_QUANTISER, and
+    stay packed.  "int8" is q8_0, and activations are rounded too unless `numerics` says otherwise.  numerics: None is RLX_NUMERICS."""
+    if weights in WEIGHTS or not isinstance(weights, str):
+        return model, CompileOptions(weights=weights, numerics=numerics or settings.setting("numerics"), debug=debug)
+    encodings = ENCODINGS | registered_encodings()
+    if weights != "int8" and weights not in encodings:
+        words = [*WEIGHTS, "int8", *encodings]
+        raise InputError(f"weights={weights!r}", why=f"it is one of {', '.join((*WEIGHTS, 'int8'))}, or an encoding: {', '.join(encodings)}", fix=f"near it: {nearest(weights, words)}")
+    packed = Rounded(model.weights, INT8 if weights == "int8" else weights)
+    return replace(model, weights=packed), CompileOptions(weights="packed", numerics=numerics or ("low" if weights == "int8" else settings.setting("numerics")), debug=debug)

@@ -1,19 +1,18 @@
 """Where a node's row comes from: the enum for built-ins, this registry for extensions.  A row is a row either way."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rlxpy import plugins
 from rlxpy.errors import AlreadyRegistered, BuildError, NotRegistered, nearest
 from rlxpy.ir import custom_fn, hooks
 from rlxpy.ir.attrs import Attrs, Custom, field_types, make
 from rlxpy.ir.op import Op
 from rlxpy.ir.place import Loc, caller, placed
 from rlxpy.ir.row import OpRow
+from rlxpy.registries import Registry
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -48,18 +47,11 @@ class OpExtension:
 
 
 BUILT_IN = {custom_fn.NAME: OpExtension(custom_fn.NAME, custom_fn.ROW, where=Loc("rlxpy"))}  # always there, and nobody's to change
-_GLOBAL: dict[str, OpExtension] = {}
-_scopes: ContextVar[tuple[dict[str, OpExtension], ...]] = ContextVar("rlxpy_ops", default=())
 
 
-@contextmanager
-def registry(ops: Mapping[str, OpExtension] | None = None) -> Iterator[None]:
+def registry(ops: Mapping[str, OpExtension] | None = None) -> AbstractContextManager[None]:
     """Ops registered inside the block, and `ops` by name, are forgotten at its end; per thread and per task."""
-    token = _scopes.set((*_scopes.get(), dict(ops or {})))
-    try:
-        yield
-    finally:
-        _scopes.reset(token)
+    return REGISTERED.block(ops)
 
 
 @placed
@@ -69,7 +61,7 @@ def register_op(ext: OpExtension) -> OpExtension:
     _check_extension(ext)
     check_name(ext.name)
     hooks.check(ext.name, ext.row, ext.inputs)
-    (_scopes.get() or (_GLOBAL,))[-1][ext.name] = ext
+    REGISTERED.put(ext.name, ext)
     return ext
 
 
@@ -96,6 +88,13 @@ def register_op_strict(ext: OpExtension) -> OpExtension:
     return register_op(ext)
 
 
+def _adopt(name: str, ext: OpExtension) -> None:
+    register_op_strict(ext)
+
+
+REGISTERED: Registry[OpExtension] = Registry("rlxpy.ops", _adopt)
+
+
 def attach(name: str, device: str, kernel: Any) -> OpExtension:
     """The registered op, registered anew with its own way to run on a device.  Raises NotRegistered."""
     known = extension(name)
@@ -104,30 +103,22 @@ def attach(name: str, device: str, kernel: Any) -> OpExtension:
 
 def unregister_op(name: str) -> None:
     """Forget an op.  Raises NotRegistered."""
-    for table in reversed(_tables()):
-        if table.pop(name, None) is not None:
-            return
-    raise _not_registered(name)
+    if not REGISTERED.drop(name):
+        raise _not_registered(name)
 
 
 def is_op_registered(name: str) -> bool:
-    return any(name in table for table in (*_tables(), BUILT_IN))
+    return any(name in table for table in (*REGISTERED.tables(), BUILT_IN))
 
 
 def registered_ops() -> dict[str, OpExtension]:
     """Every registered extension by name, inner scopes first."""
-    return {name: ext for table in _tables() for name, ext in table.items()}
-
-
-def _tables() -> tuple[dict[str, OpExtension], ...]:
-    """Outermost first; plug-ins are loaded when somebody looks."""
-    plugins.load("rlxpy.ops", lambda name, ext: register_op_strict(ext), _GLOBAL)
-    return (_GLOBAL, *_scopes.get())
+    return REGISTERED.found()
 
 
 def extension(name: str) -> OpExtension:
     """Raises NotRegistered naming what is near."""
-    for table in (*reversed(_tables()), BUILT_IN):
+    for table in (*reversed(REGISTERED.tables()), BUILT_IN):
         if name in table:
             return table[name]
     raise _not_registered(name)

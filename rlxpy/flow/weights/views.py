@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from rlxpy.errors import LoadError
+from rlxpy import settings
+from rlxpy.errors import InputError, LoadError
+from rlxpy.extend.quantisers import Quantiser, pack, packing, quantiser
 from rlxpy.flow.weights.source import Weight, WeightSource, unknown_name
 from rlxpy.ir.dtypes import Array, DType
-from rlxpy.ir.encoding import encoding
-from rlxpy.ir.quantize import quantize
+from rlxpy.ir.encoding import Encoding
 
 
 @dataclass(frozen=True)
@@ -59,11 +60,24 @@ class Renamed:
 
 @dataclass(frozen=True)
 class Rounded:
-    """The tensors of `source`, matrices of floats packed by rounding to nearest in the encoding `to`; others, and rows that its
-    blocks do not divide, as they are.  Each is rounded when it is read."""
+    """The tensors of `source`, matrices of floats packed in the encoding `to`; others, and rows that its blocks do not divide, as they are.
+
+    quantiser: who chooses the numbers, as `extend.quantisers.quantiser` reads it; None given, RLX_QUANTISER.  Each weight is packed when it is
+    read, by blocks of rows where the quantiser allows it.  Raises InputError for a quantiser that is not there or cannot write the encoding, and
+    for an encoding of several arrays; BuildError for an unknown one."""
 
     source: WeightSource
     to: str
+    quantiser: str = field(default_factory=lambda: str(settings.setting("quantiser")))
+    _chosen: tuple[Quantiser, Encoding] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        chosen = quantiser(self.quantiser)
+        enc = packing(chosen, self.to)
+        if len(enc.stored) != 1:
+            raise InputError(f"weights cannot be packed in {enc.name}", why=f"it stores {', '.join(p.name for p in enc.stored)}, and a weight is one array",
+                             fix="use an encoding of blocks: docs/add_an_encoding.md")
+        object.__setattr__(self, "_chosen", (chosen, enc))
 
     @property
     def path(self) -> Path | None:
@@ -80,14 +94,27 @@ class Rounded:
         return name in self.source
 
     def __getitem__(self, name: str) -> Weight:
-        weight, enc = self.source[name], encoding(self.to)
+        weight, (chosen, enc) = self.source[name], self._chosen
         if weight.encoding is not None or not weight.dtype.is_float or len(weight.shape) != 2 or weight.shape[1] % enc.block:
             return weight
         nbytes = weight.shape[0] * enc.row_nbytes(weight.shape[1])
-        return replace(weight, dtype=DType.F32, encoding=self.to, nbytes=nbytes, read=lambda: quantize(weight.array().astype(np.float32), enc)[0])
+        return replace(weight, dtype=DType.F32, encoding=self.to, nbytes=nbytes, read=lambda: _packed(weight, chosen, enc))
 
     def close(self) -> None:
         self.source.close()
+
+
+BLOCK_NUMEL = 1 << 22  # of a weight that is packed by blocks of rows: its f32 copy takes 16 MiB
+
+
+def _packed(weight: Weight, chosen: Quantiser, enc: Encoding) -> Array:
+    """u8 [rows, row_nbytes]."""
+    array, (rows, columns) = weight.array(), weight.shape
+    step = max(1, BLOCK_NUMEL // max(1, columns) // chosen.row_block) * chosen.row_block if chosen.row_block else max(1, rows)
+    out = np.empty((rows, enc.row_nbytes(columns)), np.uint8)
+    for lo in range(0, rows, step):
+        out[lo:lo + step] = pack(chosen, array[lo:lo + step].astype(np.float32), enc, weight.name)[0]
+    return out
 
 
 def unpermute_rope_rows(array: Array, heads: int) -> Array:

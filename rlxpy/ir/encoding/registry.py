@@ -1,32 +1,24 @@
 """Encodings by name: those that rlxpy knows, and those of downstream packages, registered for a block or for good."""
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextlib import AbstractContextManager
 from math import lcm
 
 import numpy as np
 
-from rlxpy import plugins
 from rlxpy.errors import BuildError, RegistryError, RlxError, nearest
 from rlxpy.ir.encoding.describe import Encoding
 from rlxpy.ir.encoding.gguf import ROWS
 from rlxpy.ir.encoding.planar import int4_groups, int8_rows, nf4
+from rlxpy.registries import Registry
 
 ENCODINGS: dict[str, Encoding] = {e.name: e for e in (*ROWS, int8_rows(), int4_groups(), nf4())}  # rlxpy's own
-_GLOBAL: dict[str, Encoding] = {}
-_scopes: ContextVar[tuple[dict[str, Encoding], ...]] = ContextVar("rlxpy_encodings", default=())
+REGISTERED: Registry[Encoding] = Registry("rlxpy.encodings", lambda name, e: register_encoding(e))
 
 
-@contextmanager
-def encoding_registry() -> Iterator[None]:
+def encoding_registry() -> AbstractContextManager[None]:
     """Encodings registered inside the block are forgotten at its end; per thread and per task."""
-    token = _scopes.set((*_scopes.get(), {}))
-    try:
-        yield
-    finally:
-        _scopes.reset(token)
+    return REGISTERED.block()
 
 
 def register_encoding(e: Encoding) -> Encoding:
@@ -42,7 +34,7 @@ def register_encoding(e: Encoding) -> Encoding:
         raise RegistryError(f"encoding {e.name!r} is already registered, and stores otherwise", why="weights that name it would be read in two ways",
                             fix="choose another name, or unregister_encoding it first")
     _try(e)
-    (_scopes.get() or (_GLOBAL,))[-1][e.name] = e
+    REGISTERED.put(e.name, e)
     return e
 
 
@@ -60,20 +52,14 @@ def _try(e: Encoding) -> None:
 
 def unregister_encoding(name: str) -> None:
     """Raises RegistryError for a name that nobody registered."""
-    for table in (*reversed(_scopes.get()), _GLOBAL):
-        if table.pop(name, None) is not None:
-            return
-    names = list(registered_encodings())
-    raise RegistryError(f"no encoding {name!r} is registered", why=f"there are {', '.join(names) or 'none'}", fix=f"near it: {nearest(name, names)}")
+    if not REGISTERED.drop(name):
+        names = list(registered_encodings())
+        raise RegistryError(f"no encoding {name!r} is registered", why=f"there are {', '.join(names) or 'none'}", fix=f"near it: {nearest(name, names)}")
 
 
 def registered_encodings() -> dict[str, Encoding]:
     """Those of downstream packages, by name; of equal names the innermost scope's."""
-    plugins.load("rlxpy.encodings", lambda name, e: register_encoding(e), _GLOBAL)
-    found = dict(_GLOBAL)
-    for table in _scopes.get():
-        found |= table
-    return found
+    return REGISTERED.found()
 
 
 def encoding(name: str) -> Encoding:
