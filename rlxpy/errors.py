@@ -8,6 +8,7 @@ RlxError
 ├── VerifyError                a pass broke an invariant: a bug in the pass, never the user's
 ├── LegaliseError              no kernel, decomposition or fallback fits a node on this backend (all reasons)
 ├── CompileError               the C / HIP / CUDA compiler refused generated source (log attached)
+├── KernelFault                a kernel on a simulated device did what hardware forbids or leaves undefined (instruction, block, wave, lane)
 ├── LoadError                  a damaged or foreign file: weights (GgufError, SafetensorsError), compiled GPU code (CodeObjectError)
 ├── BackendMissing             the backend exists but this machine cannot run it
 ├── DeviceError                a GPU's runtime refused something, or a kernel broke off
@@ -45,6 +46,17 @@ class IndexOutOfRange(InputError, IndexError): ...
 class VerifyError(RlxError): ...
 class LegaliseError(RlxError): ...
 class CompileError(RlxError): log: str = ""  # all that the compiler said
+class KernelFault(RlxError):
+    """kind: a few words, as "race" or "out of range"."""
+
+    kind: str = ""
+    kernel: str = ""
+    pc: int = 0
+    block: tuple[int, int, int] = (0, 0, 0)
+    wave: int = 0
+    lane: int = 0
+
+
 class LoadError(RlxError): ...
 class GgufError(LoadError): ...
 class SafetensorsError(LoadError): ...
