@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from rlxpy.backends.gpu.arch import target
 from rlxpy.backends.gpu.codeobject import CodeObject, read
-from rlxpy.backends.gpu.sim.isa.image import Image, image
-from rlxpy.backends.gpu.sim.isa.launch import BUDGET, Dim3, Ranges, Report, Shape, launch
+from rlxpy.backends.gpu.sim.isa.image import Image, placed
+from rlxpy.backends.gpu.sim.isa.launch import BUDGET, Dim3, Ranges, Report, Shape, execute
 from rlxpy.errors import LoadError
 
 __all__ = ["Module", "Report", "load"]
@@ -44,7 +44,7 @@ class Module:
         kernargs: the explicit arguments at their offsets; hidden ones are filled in.  shared_nbytes: of dynamic shared memory.  ranges: all the
         memory that it may touch, as (address, bytes).  budget: instructions of waves after which it counts as endless.  Raises InputError for
         a launch that no driver would take, KernelFault, with kernel, pc, block, wave and lane, for what the kernel does wrong."""
-        return launch(self.image, self.object.kernel(kernel), Shape(grid, block, shared_nbytes), kernargs, ranges, budget)
+        return execute(self.image, self.object.kernel(kernel), Shape(grid, block, shared_nbytes), kernargs, ranges, budget)
 
 
 def load(code: bytes, arch: str | None = None) -> Module:
@@ -52,4 +52,4 @@ def load(code: bytes, arch: str | None = None) -> Module:
     found = read(code)
     if arch is not None and (refusal := found.target.refusal(target(arch))):
         raise LoadError(f"this code object cannot be loaded on {arch}", why=refusal, fix=f"compile it for {arch}")
-    return Module(image(found))
+    return Module(placed(found))

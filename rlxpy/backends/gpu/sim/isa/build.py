@@ -3,9 +3,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rlxpy.backends.gpu.sim.isa.model import Model
 from rlxpy.backends.gpu.sim.isa.permute import Table
 from rlxpy.backends.gpu.sim.isa.records import LANES, NO_REG, Instruction, Source
-from rlxpy.backends.gpu.sim.isa.target import Model
 
 # One C function step_<name> each; an instruction's `unit` is its place here.
 UNITS = ("nop", "unknown", "trap", "valu", "lane", "vector_memory", "lds", "scalar_memory", "matrix", "salu", "branch", "jump", "mode", "clock", "end", "sleep", "barrier")

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from rlxpy.backends.gpu.sim.isa.build import Context, instruction
 from rlxpy.backends.gpu.sim.isa.matrix import is_matrix, matrix
 from rlxpy.backends.gpu.sim.isa.memory import lds, scalar_memory, vector_memory
+from rlxpy.backends.gpu.sim.isa.model import Model
 from rlxpy.backends.gpu.sim.isa.permute import Table
 from rlxpy.backends.gpu.sim.isa.records import Instruction
 from rlxpy.backends.gpu.sim.isa.scalars import is_nothing, scalar
-from rlxpy.backends.gpu.sim.isa.target import Model
 from rlxpy.backends.gpu.sim.isa.text import Line, split
 from rlxpy.backends.gpu.sim.isa.vectors import dual, vector
 

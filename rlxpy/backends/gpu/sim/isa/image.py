@@ -10,8 +10,8 @@ from functools import cached_property
 from rlxpy.backends.gpu.codeobject import CodeObject, Kernel
 from rlxpy.backends.gpu.elf import LOADED
 from rlxpy.backends.gpu.sim.isa.decode import Program, decode
+from rlxpy.backends.gpu.sim.isa.model import Model, model_of
 from rlxpy.backends.gpu.sim.isa.records import LANES, Instruction
-from rlxpy.backends.gpu.sim.isa.target import Model, model
 from rlxpy.backends.gpu.sim.isa.text import disassemble
 from rlxpy.errors import LoadError
 
@@ -40,7 +40,7 @@ class Image:
         waves = {k.wave for k in self.object.kernels} or {self.object.target.wave}
         if len(waves) > 1:
             raise LoadError("kernels of one code object have waves of two sizes", why=f"{sorted(waves)} lanes", fix="compile them apart")
-        return model(self.object.target.arch, waves.pop())
+        return model_of(self.object.target.arch, waves.pop())
 
     @cached_property
     def program(self) -> Program:
@@ -76,7 +76,7 @@ class Image:
         return next((line.text for line in self.program.lines if line.pc == pc), "the end of the code")
 
 
-def image(found: CodeObject) -> Image:
+def placed(found: CodeObject) -> Image:
     """Raises LoadError for a relocation that is not known."""
     elf = found.elf
     size = max((s.address + s.memory_nbytes for s in elf.segments if s.type == LOADED), default=1)

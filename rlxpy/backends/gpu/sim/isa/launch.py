@@ -6,6 +6,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from rlxpy.backends.gpu.codeobject import Arg, Kernel
 from rlxpy.backends.gpu.sim.isa.faults import fault
@@ -52,7 +53,7 @@ class Shape:
         return self.grid[0] * self.grid[1] * self.grid[2]
 
 
-def launch(image: Image, kernel: Kernel, shape: Shape, kernargs: bytes, ranges: Ranges, budget: int = BUDGET) -> Report:
+def execute(image: Image, kernel: Kernel, shape: Shape, kernargs: bytes, ranges: Ranges, budget: int = BUDGET) -> Report:
     """Raises InputError for a launch that the driver would refuse, KernelFault for what the kernel does wrong."""
     _check(kernel, shape, kernargs)
     wave, lds = image.model.wave, kernel.lds_nbytes + shape.shared_nbytes
@@ -64,14 +65,15 @@ def launch(image: Image, kernel: Kernel, shape: Shape, kernargs: bytes, ranges: 
                        *((a, a + n) for a, n in ranges)])
     spans = (ctypes.c_uint64 * (2 * len(allowed)))(*[end for span in allowed for end in span])
     user = _user_registers(kernel, arguments, packet, scratch)
-    memory = [(Wave * waves)(), ctypes.create_string_buffer(lds + 4), (Shadow * (lds + 1))(), ctypes.create_string_buffer(max(waves * wave * scratch, 4))]
+    memory: dict[str, ctypes.Array[Any]] = {"waves": (Wave * waves)(), "lds": ctypes.create_string_buffer(lds + 4), "shadow": (Shadow * (lds + 1))(),
+                                            "scratch": ctypes.create_string_buffer(max(waves * wave * scratch, 4))}
     code, words, tables = image.code, image.index_of_word, image.tables
     state = Launch(
         code=ctypes.addressof(code), ncode=len(code), perms=ctypes.addressof(tables), ranges=ctypes.addressof(spans), nranges=len(allowed),
         first_pc=image.base + image.program.lines[0].pc, index_of_word=ctypes.addressof(words), nwords=len(words), entry=image.program.index_of[image.entry(kernel)],
         budget=budget, grid=shape.grid, block=shape.block, lanes=wave, lds_nbytes=lds, scratch_nbytes=scratch, mode=kernel.descriptor.rsrc1 >> 12 & 0xff,
         nuser=len(user), ids_in_ttmp=image.model.ids_in_ttmp, packed_ids=image.model.packed_ids, id_count=kernel.descriptor.bits("system_vgpr_workitem_id"), checks=3,
-        scratch_base=SCRATCH_MARK, **dict(zip(("waves", "lds", "shadow", "scratch"), map(ctypes.addressof, memory), strict=True)))
+        scratch_base=SCRATCH_MARK, **{name: ctypes.addressof(array) for name, array in memory.items()})
     state.user[:len(user)] = user
     state.system[:] = _system_registers(kernel, image)
     if machine().rlx_launch(ctypes.byref(state)):
@@ -127,7 +129,7 @@ def _aligned(content: bytes, to: int = 64) -> Aligned:
     room = ctypes.create_string_buffer(len(content) + to)
     skip = -ctypes.addressof(room) % to
     data = (ctypes.c_char * len(content)).from_buffer(room, skip)
-    data[:] = content
+    data.raw = content
     return Aligned(data, ctypes.addressof(room) + skip)
 
 

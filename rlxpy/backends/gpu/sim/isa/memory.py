@@ -24,12 +24,12 @@ _ATOMIC_ALIASES = (
     (r"^f(min|max)$", r"\1_f32"), (r"^f(min|max)_u64$", r"\1_f64"), (r"^(min|max)_num_", r"\1_"), (r"^(wrxchg|storexchg)_", "swap_"), (r"^(cmpst|cmpstore)_", "cmpswap_"),
     (r"^add_(u32|u64|f32|f64)$", r"add_\1"),
 )
-_HINTS = {"glc", "slc", "dlc", "sc0", "sc1", "nt", "scope", "lds", "gds"} - {"lds", "gds"}  # of caches: nothing here has any
+_HINTS = {"glc", "slc", "dlc", "sc0", "sc1", "nt", "scope", "th"}  # of caches, which nothing here has
 _SPACES = {"global": "SPACE_GLOBAL", "flat": "SPACE_FLAT", "scratch": "SPACE_SCRATCH", "buffer": "SPACE_BUFFER"}
 
 
 def _check(mods: dict[str, str], known: set[str]) -> None:
-    if unknown := mods.keys() - known - _HINTS - {"th", "offset"}:
+    if unknown := mods.keys() - known - _HINTS - {"offset"}:
         raise ValueError(f"modifier {', '.join(sorted(unknown))} is not simulated")
 
 
@@ -121,10 +121,10 @@ def lds(parsed: Parsed, context: Context) -> Instruction:
     function, nbytes = atomic(name)
     old = register(ops.pop(0), "v") if returns else NO_VGPR
     address, *values = ops
-    data = [register(v, "v") for v in values]
+    given = [register(v, "v") for v in values]
     if name.startswith("cmpst_"):  # until gfx10 what is compared with comes first
-        data.reverse()
-    args = (0, k["ACCESS_ATOMIC"], nbytes, 0, k["WHOLE"], data[0], function, old, 1, data[1] if len(data) > 1 else NO_VGPR, offset)
+        given.reverse()
+    args = (0, k["ACCESS_ATOMIC"], nbytes, 0, k["WHOLE"], given[0], function, old, 1, given[1] if len(given) > 1 else NO_VGPR, offset)
     return instruction("lds", [source(address, "u")], args)
 
 

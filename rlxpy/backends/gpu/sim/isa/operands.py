@@ -16,7 +16,7 @@ _INVERSE_2PI = {"h": 0x3118, "m": 0x3118, "p": 0x3118, "b": 0x3e22, "d": 0x3fc45
 def constant(text: str, letter: str) -> int:
     """The bits of a literal for an operand of a type.  Floats inline are of the operand's type; a hexadecimal literal has the bits themselves,
     of which a double takes its upper half, when they are no more than 32."""
-    if "." in text or "e" in text and "x" not in text:
+    if "." in text or ("e" in text and "x" not in text):
         value = float(text)
         if text.startswith("0.159154"):
             return _INVERSE_2PI.get(letter, 0x3e22f983)

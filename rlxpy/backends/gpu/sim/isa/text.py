@@ -106,7 +106,7 @@ def operand(text: str) -> Operand:
     if text.startswith("sext("):
         inner = operand(text[5:-1])
         return Operand(inner.kind, inner.reg, inner.count, sext=True)
-    if text.startswith("-") and not re.match(r"-\d", text) or text.startswith("neg("):
+    if (text.startswith("-") and not re.match(r"-\d", text)) or text.startswith("neg("):
         inner = operand(text[4:-1] if text.startswith("neg(") else text[1:])
         return Operand(inner.kind, inner.reg, inner.count, inner.value, True, inner.abs, half=inner.half)
     if text.startswith("|"):

@@ -36,6 +36,6 @@ class Model:
         return self.arch in ("gfx90a", "gfx940", "gfx941", "gfx942", "gfx950")
 
 
-def model(arch: str, wave: int) -> Model:
+def model_of(arch: str, wave: int) -> Model:
     found = re.match(r"gfx(\d+?)(?:-|[0-9a-f]{2}$)", arch)
     return Model(arch, int(found[1]) if found else 0, wave)
