@@ -11,9 +11,9 @@ import pytest
 import safetensors.numpy
 
 import rlxpy
-from rlxpy import Builder, CompileOptions, compile, sym
+from rlxpy import Builder, CompileOptions, compile, sym, while_loop
 from rlxpy.errors import InputError, LoadError
-from rlxpy.extend import Attrs, OpExtension, OpRow, Why, register_op, registry
+from rlxpy.extend import Attrs, OpExtension, OpRow, TensorType, Why, declare_op, op, register_cpu_kernel, register_op, registry
 from rlxpy.ir.quantize import quantize
 
 
@@ -100,8 +100,59 @@ def test_without_a_lowering_the_error_names_op_and_package(tmp_path: Path) -> No
     with registry():
         graph, params = model(softcap(Why("it has a kernel only")))
         compile(graph, params, device="reference").save(tmp_path / "m")
-    with pytest.raises(LoadError, match=r"1 ops that are not registered here[\s\S]*acme.softcap is of the module test_saved[\s\S]*import test_saved"):
+    with pytest.raises(LoadError, match=r"1 op not registered here[\s\S]*acme.softcap is of the module test_saved[\s\S]*import test_saved"):
         rlxpy.load(tmp_path / "m")
+
+
+def test_ops_with_a_lowering_need_none_of_the_others(tmp_path: Path) -> None:
+    """One that only a kernel runs stays an op in the file; the lowering of the rest stands in for them."""
+    def median() -> OpExtension:
+        @declare_op("acme.median")
+        def median(x): return TensorType(x.shape[:-1], x.dtype)  # type: ignore[no-untyped-def]
+        return register_cpu_kernel(median, lambda x: np.median(x, axis=-1).astype(x.dtype))
+
+    x = np.random.default_rng(0).normal(size=(2, 5)).astype(np.float32)
+    with registry():
+        double = op("acme.double")(lambda x: x + x)
+        b = Builder("mixed")
+        n, v = b.input("n", (), "i64"), b.input("x", (2, 5))
+        looped = while_loop(lambda c: c[0] > 0, lambda c: (c[0] - 1, double(c[1])), (n, v))[1]
+        f = compile(b.finish(median()(looped)))
+        want = f(2, x)
+        f.save(tmp_path / "m")
+    with pytest.raises(LoadError, match=r"needs 1 op not registered here[\s\S]*acme.median is of the module test_saved"):
+        rlxpy.load(tmp_path / "m")
+    with registry():
+        median()
+        np.testing.assert_array_equal(rlxpy.load(tmp_path / "m")(2, x), want)
+    np.testing.assert_array_equal(want, np.median(4 * x, -1))
+
+
+@pytest.mark.parametrize("route", ["lower", "numpy", "c"])
+def test_a_file_says_who_wrote_its_ops_and_how(tmp_path: Path, route: str) -> None:
+    """By whichever way they were written: what rlxpy makes of a function is not whose it is."""
+    with registry():
+        if route == "lower":
+            made = op("acme.mine")(lambda x: x * 3.0)
+        else:
+            made = declare_op("acme.mine")(lambda x: x)
+            made = register_cpu_kernel(made, (lambda x: x * 3) if route == "numpy" else "void rlx_custom(const float *x, float *out) { *out = *x * 3; }")
+        b = Builder()
+        compile(b.finish(made(b.input("x", (1,)))), device="reference").save(tmp_path / "m")
+    with safetensors.safe_open(tmp_path / "m", "numpy") as file:
+        found, = json.loads(file.metadata()["ops"])
+    assert (found["module"], found["package"], found["lowers"]) == ("test_saved", "", route == "lower")
+    assert any("* 3" in text for text in found["source"].values())
+    assert not any("rlxpy" in text for text in found["source"].values())
+
+
+@pytest.mark.parametrize("path", [None, 3, b"name"])
+def test_what_is_no_path_is_an_error(path: Any) -> None:
+    graph, params = model()
+    with pytest.raises(InputError, match="is no path"):
+        compile(graph, params, device="reference").save(path)
+    with pytest.raises(InputError, match="is no path"):
+        rlxpy.load(path)
 
 
 def test_an_op_that_means_something_else_here_is_seen(tmp_path: Path) -> None:
@@ -116,7 +167,8 @@ def test_an_op_that_means_something_else_here_is_seen(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("key", "value", "said"), [
     ("format", "rlxpy graph 99", "is no saved graph"), ("options", '{"later": 1}', "options that this rlxpy lacks"), ("options", '{"weights": "none"}', "its options cannot be read"),
-    ("options", "{", "its options cannot be read"), ("ops", "7", "list of its ops"), ("ops", '[{"x": 1}]', "list of its ops"),
+    ("options", "{", "its options cannot be read"), ("options", '{"optimise": "no"}', "its options cannot be read"), ("options", '{"debug": []}', "its options cannot be read"),
+    ("ops", '[{"name": "a.b", "module": 3}]', "list of its ops"), ("ops", "7", "list of its ops"), ("ops", '[{"x": 1}]', "list of its ops"),
 ])
 def test_a_file_that_is_not_right_is_a_load_error(tmp_path: Path, key: str, value: str, said: str) -> None:
     graph, params = model()

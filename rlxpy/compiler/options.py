@@ -45,6 +45,10 @@ class CompileOptions:
             raise InputError(f"weights={self.weights!r}", why=f"it is one of {', '.join(WEIGHTS)}", fix="CompileOptions(weights='auto')")
         if not isinstance(self.numerics, str) or self.numerics not in NUMERICS:
             raise InputError(f"numerics={self.numerics!r}", why=f"it is one of {', '.join(NUMERICS)}", fix="CompileOptions(numerics='highest')")
+        for name in ("optimise", "debug", "assert_fusion_clean"):
+            flag = getattr(self, name)
+            if not isinstance(flag, bool) and not (flag is None and name == "debug"):
+                raise InputError(f"{name}={flag!r}", why=f"{type(flag).__name__} is not True or False", fix=f"CompileOptions({name}=True)")
         for name, what, example in (("kernels", "library names", ("mine", "builtin")), ("force_row", "names of rows", ("cpu/matmul",))):
             given: Any = getattr(self, name)
             if not isinstance(given, (tuple, list)) or not all(isinstance(k, str) for k in given):

@@ -1,11 +1,12 @@
 """A compiled graph as one file: its graph as text, its weights, its options, and what its extension ops are and come from.
 
-A safetensors file: tensors `param/NAME`, the text `graph`, and `lowered`, the same without extension ops where all of them can be lowered.
+A safetensors file: tensors `param/NAME`, the text `graph`, and `lowered`, the same without the extension ops that can be lowered.
 Nothing in it is executed."""
 from __future__ import annotations
 
 import inspect
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from importlib.metadata import packages_distributions, version
@@ -20,7 +21,6 @@ from rlxpy.compiler.options import CompileOptions
 from rlxpy.compiler.session import compile
 from rlxpy.errors import BuildError, InputError, LegaliseError, LoadError, RlxError, VerifyError
 from rlxpy.extend.backend import BackendSpec, Device
-from rlxpy.extend.kernels import KernelSearchPath
 from rlxpy.flow.weights.safetensors import NAMES, open_safetensors, save_safetensors
 from rlxpy.flow.weights.source import Source
 from rlxpy.fusion.legalise import LowerExtensions
@@ -43,13 +43,14 @@ PARAM, GRAPH, LOWERED = "param/", "graph", "lowered"
 class SavedOp:
     """An extension op of a saved graph: the package and module that registered it, and its Python and kernels, to read.
 
-    package, version: "" where no installed distribution has the module."""
+    package, version: "" where no installed distribution has the module.  lowers: whether the text `lowered` does without it."""
 
     name: str
     module: str
     package: str = ""
     version: str = ""
     source: Mapping[str, str] | None = None
+    lowers: bool = False
 
     @property
     def provider(self) -> str:
@@ -58,10 +59,11 @@ class SavedOp:
 
 def save(graph: Graph, params: Mapping[str, Array], options: CompileOptions, path: str | Path) -> None:
     """`path` appears complete or stays as it was.  Raises LoadError when the disk refuses."""
-    ops = [_saved(extension(name)) for name in _extensions(graph)]
-    texts = {GRAPH: show(graph, locs=True), **({LOWERED: lowered} if ops and (lowered := _lowered(graph)) else {})}
+    lowered = _lowered(graph)
+    ops = [_saved(extension(name), name not in _extensions(lowered)) for name in _extensions(graph)]
+    texts = {GRAPH: show(graph, locs=True), **({LOWERED: show(lowered, locs=True)} if any(o.lowers for o in ops) else {})}
     arrays = {**{f"{PARAM}{name}": _storable(a) for name, a in params.items()}, **{name: np.frombuffer(text.encode(), np.uint8) for name, text in texts.items()}}
-    save_safetensors(path, arrays, {"format": FORMAT, "version": rlxpy.__version__, "options": json.dumps(asdict(options)), "ops": json.dumps([asdict(o) for o in ops])})
+    save_safetensors(_path(path), arrays, {"format": FORMAT, "version": rlxpy.__version__, "options": json.dumps(asdict(options)), "ops": json.dumps([asdict(o) for o in ops])})
 
 
 @placed
@@ -70,17 +72,26 @@ def load(path: str | Path, *, device: str | Sequence[str] | None = None, wait: b
 
     An extension op that is not registered here runs as its lowering in the file, and a note says so; without a lowering it is an error.
     Raises LoadError naming what is missing and where it comes from; and what `compile` raises."""
-    file = _opened(Path(path))
+    file = _opened(_path(path))
     missing = [o for o in _records(file) if not is_op_registered(o.name)]
-    graph = _graph(file, LOWERED if missing else GRAPH, missing)
+    if needed := [o for o in missing if not o.lowers]:
+        raise LoadError(f"{str(file.path)!r} needs {len(needed)} op{'s' * (len(needed) > 1)} not registered here", why="\n    ".join(f"{o.name} is of {o.provider}" for o in needed),
+                        fix=f"install and import {', '.join(sorted({o.package or o.module for o in needed}))} before loading")
+    graph = _graph(file, LOWERED if missing else GRAPH)
     if missing:
         note_once(f"{path}: {', '.join(f'{o.name} of {o.provider}' for o in missing)} is not registered here, so its lowering in the file runs")
     params = {n.name: _restored(file, n) for n in graph.params}
     return compile(graph, params, device=device, options=_options(file), wait=wait)
 
 
+def _path(path: Any) -> Path:
+    if not isinstance(path, (str, os.PathLike)):
+        raise InputError(f"a file named {path!r}", why=f"{type(path).__name__} is no path", fix="give text, or a Path")
+    return Path(path)
+
+
 # ---- writing
-def _extensions(graph: Graph) -> Iterator[str]:
+def _extensions(graph: Graph) -> tuple[str, ...]:
     """Names, each once, those inside loops and branches too."""
     def every(g: Graph) -> Iterator[str]:
         for n in g:
@@ -89,15 +100,21 @@ def _extensions(graph: Graph) -> Iterator[str]:
             for _, inner in n.attrs.graphs():
                 yield from every(inner)
 
-    return iter(dict.fromkeys(every(graph)))
+    return tuple(dict.fromkeys(every(graph)))
 
 
-def _saved(ext: OpExtension) -> SavedOp:
-    cells = {name: cell for name in ("ref", "lower", "vjp", "jvp", "vmap") if callable(cell := getattr(ext.row, name))}
-    module = next((str(cell.__module__) for cell in cells.values() if hasattr(cell, "__module__")), "")
+def _saved(ext: OpExtension, lowers: bool) -> SavedOp:
+    cells = {name: getattr(ext.row, name) for name in ("shape", "dtype", "ref", "lower", "vjp", "jvp", "vmap")}
+    cells |= {f"kernel {device}": getattr(kernel, "f", None) for device, kernel in ext.kernels.items()}
+    own = {name: cell for name, cell in cells.items() if callable(cell) and not _module(cell).startswith("rlxpy.")}  # what rlxpy made of them is in rlxpy
+    texts = {f"kernel {device}": str(text) for device, kernel in ext.kernels.items() if (text := getattr(kernel, "source", ""))}
+    module = next(map(_module, own.values()), "")
     package = next(iter(packages_distributions().get(module.partition(".")[0], ())), "")
-    kernels = {f"kernel {device}": str(text) for device, kernel in ext.kernels.items() if (text := getattr(kernel, "source", ""))}
-    return SavedOp(ext.name, module, package, version(package) if package else "", {**{name: _source(cell) for name, cell in cells.items()}, **kernels})
+    return SavedOp(ext.name, module, package, version(package) if package else "", {**{name: _source(cell) for name, cell in own.items()}, **texts}, lowers)
+
+
+def _module(cell: Callable[..., Any]) -> str:
+    return str(getattr(cell, "__module__", None) or "")
 
 
 def _source(cell: Callable[..., Any]) -> str:
@@ -107,14 +124,13 @@ def _source(cell: Callable[..., Any]) -> str:
         return ""
 
 
-def _lowered(graph: Graph) -> str | None:
-    """The graph in built-in ops alone; None when one of its ops cannot be lowered."""
-    nothing = BackendSpec(Device("none"), KernelSearchPath(()))
+def _lowered(graph: Graph) -> Graph:
+    """Without the extension ops that can be lowered; the graph itself where a lowering fails."""
+    kept = BackendSpec(Device("none"), native=lambda spec, graph, node: "it is lowered" if node.op is Op.CUSTOM and callable(node.row.lower) else None)
     try:
-        made = run(graph, (LowerExtensions(nothing),))[0]
+        return run(graph, (LowerExtensions(kept),))[0]
     except LegaliseError:
-        return None
-    return None if any(_extensions(made)) else show(made, locs=True)
+        return graph
 
 
 def _storable(a: Array) -> Array:
@@ -136,7 +152,10 @@ def _opened(path: Path) -> Source:
 
 def _records(file: Source) -> list[SavedOp]:
     try:
-        return [SavedOp(**record) for record in json.loads(file.metadata["ops"])]
+        records = [SavedOp(**record) for record in json.loads(file.metadata["ops"])]
+        if odd := [o for o in records if not all(isinstance(text, str) for text in (o.name, o.module, o.package, o.version))]:
+            raise TypeError(f"{odd[0]!r:.80} is not of texts")
+        return records
     except (KeyError, ValueError, TypeError) as e:
         raise _damaged(file, "the list of its ops", e) from None
 
@@ -152,10 +171,7 @@ def _options(file: Source) -> CompileOptions:
         raise _damaged(file, "its options", e) from None
 
 
-def _graph(file: Source, name: str, missing: Sequence[SavedOp]) -> Graph:
-    if missing and name not in file:
-        raise LoadError(f"{str(file.path)!r} needs {len(missing)} ops that are not registered here", why="\n    ".join(f"{o.name} is of {o.provider}" for o in missing),
-                        fix=f"install and import {', '.join(sorted({o.package or o.module for o in missing}))} before loading")
+def _graph(file: Source, name: str) -> Graph:
     try:
         return verify(parse(file[name].array().tobytes().decode(), str(file.path)))
     except (BuildError, VerifyError, UnicodeDecodeError) as e:
