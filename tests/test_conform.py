@@ -262,6 +262,7 @@ FAULTS: dict[str, tuple[Callable[[], Backend], str, str]] = {  # who -> the law 
     "half precision": (lambda: Broken(HalfPrecision), "ops", "exp"),
     "clamps": (lambda: Broken(Clamps), "errors", "an index out of range is told and the next run is right"),
     "writes the state": (lambda: Broken(WritesState), "states", "a run that raises leaves its state"),
+    "fuses what nobody makes": (lambda: Broken(fuses=frozenset({"elemntwise"})), "contract", "its name and its parts"),
     "another name": (Toy, "contract", "its name and its parts"),
     "claims what it cannot": (lambda: Broken(native=supported_ops({Op.SIN: FLOATS})), "ops", "sin"),
 }

@@ -12,11 +12,12 @@ import pytest
 from rlxpy import Builder, CompileOptions, Graph, RlxError, Session, available_backends, backend_report, compile, settings
 from rlxpy.backends.reference import Reference
 from rlxpy.compiler.devices import BUILT_IN
-from rlxpy.errors import BackendMissing, InputError, RegistryError
-from rlxpy.extend.backend import Backend, BackendSpec, Device, ExecutableGraph
+from rlxpy.errors import BackendMissing, CompileError, InputError, RegistryError
+from rlxpy.extend.backend import Backend, BackendSpec, Device, ExecutableGraph, supported_ops
 from rlxpy.extend.devices import backend_registry, register_backend
 from rlxpy.extend.plan import Plan
-from rlxpy.ir.dtypes import Array
+from rlxpy.ir.dtypes import Array, DType
+from rlxpy.ir.op import Op
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,61 @@ def test_the_report_has_every_backend_with_its_reason() -> None:
     assert "no /dev/fake" in rows["raising"].missing
     assert {"reference", "fake"} <= set(available_backends())
     assert not {"old", "broken", "raising"} & set(available_backends())
+
+
+@dataclass(frozen=True)
+class Odd(Fake):
+    """The reference with parts of other kinds."""
+
+    made: Any = None
+
+    def load(self, plan: Plan, params: Mapping[str, Array], *, debug: bool = False) -> Any:
+        return self.made(plan)
+
+
+@pytest.mark.parametrize(("made", "why"), [
+    (lambda plan: None, "gave no ExecutableGraph[^$]*NoneType lacks"), (lambda plan: 1 // 0, "cannot load the plan[^$]*ZeroDivisionError"),
+    (lambda plan, more: 3, "cannot load the plan[^$]*TypeError")])
+def test_a_backend_that_cannot_load_is_named(made: Any, why: str) -> None:
+    register_backend(Device("odd"), lambda: Odd("odd", None, made))
+    with pytest.raises(CompileError, match=f"device odd {why}") as caught:
+        compile(double(), device="odd")
+    assert "rlx conform odd" in caught.value.fix
+    assert __file__ in caught.value.where
+
+
+@pytest.mark.parametrize("spec", [None, "odd", Device("odd")])
+def test_a_backend_without_its_parts_is_a_reason_like_any_other(spec: Any) -> None:
+    register_backend(Device("odd"), type("NoSpec", (), {"spec": spec, "missing": lambda self: None, "load": lambda self, plan, params, *, debug=False: None}))
+    register_backend(Device("bare"), object)  # type: ignore[arg-type]
+    with pytest.raises(BackendMissing, match="odd: its backend is broken: NoSpec lacks"):
+        compile(double(), device="odd")
+    run = compile(double(), device=["odd", "bare", "fake"])
+    assert (run.device, len(run.passed_over)) == ("fake", 2)
+
+
+def claiming(native: Any) -> None:
+    register_backend(Device("odd"), lambda: type("Claiming", (Fake,), {"spec": BackendSpec(Device("odd"), native=native)})("odd"))
+    compile(double(), device="odd")
+
+
+@pytest.mark.parametrize("claim", [False, True, "", 3])
+def test_a_claim_is_none_or_a_reason(claim: Any) -> None:
+    with pytest.raises(RegistryError, match=f"what odd claims of mul is {claim!r}") as caught:
+        claiming(lambda spec, graph, node: claim)
+    assert __file__ in caught.value.where
+
+
+@pytest.mark.parametrize(("native", "why"), [(lambda spec, graph, node: 1 // 0, "ZeroDivisionError"), (lambda graph, node: None, "3 were given")])
+def test_a_claim_that_raises_names_device_and_node(native: Any, why: str) -> None:
+    with pytest.raises(RegistryError, match=f"what odd claims of mul cannot be told[^$]*{why}"):
+        claiming(native)
+
+
+@pytest.mark.parametrize("claims", [{"add": {DType.F32}}, {Op.ADD: {"f32"}}, {Op.ADD: "f32"}, {Op.ADD: DType.F32}, {Op.ADD: None}, [Op.ADD]])
+def test_claims_of_another_kind_are_refused_when_they_are_made(claims: Any) -> None:
+    with pytest.raises(RegistryError, match="supported_ops of "):
+        supported_ops(claims)
 
 
 def test_the_setting_chooses_too_and_the_argument_wins() -> None:

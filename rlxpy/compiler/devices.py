@@ -4,12 +4,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from typing import Any
 
 from rlxpy.backends.gpu.backend import Gpu
 from rlxpy.backends.gpu.vendor import VENDORS
 from rlxpy.backends.reference import Reference
 from rlxpy.errors import BackendMissing, InputError, RlxError, nearest
-from rlxpy.extend.backend import Backend
+from rlxpy.extend.backend import Backend, BackendSpec
 from rlxpy.extend.devices import Factory, registered_backends
 from rlxpy.notes import note_once
 
@@ -58,7 +59,9 @@ def backend_report() -> tuple[BackendStatus, ...]:
 def _opened(name: str) -> tuple[Backend | None, str]:
     """A backend and why it cannot run; a broken one of a plug-in is a reason too."""
     try:
-        b = backend(name)
+        b: Any = backend(name)
+        if not isinstance(b, Backend) or not isinstance(b.spec, BackendSpec):
+            return None, f"its backend is broken: {type(b).__name__} lacks missing, load, or a spec that is a BackendSpec"
         return b, b.missing() or ""
     except RlxError:
         raise

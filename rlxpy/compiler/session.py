@@ -16,8 +16,8 @@ from rlxpy.compiler.devices import choose
 from rlxpy.compiler.hoist import Hoisted, fits_dense, hoist, unpack_weights
 from rlxpy.compiler.options import CompileOptions
 from rlxpy.compiler.relayout import Relaid, lay_out
-from rlxpy.errors import InputError
-from rlxpy.extend.backend import BackendSpec, Tiered
+from rlxpy.errors import CompileError, InputError, RlxError
+from rlxpy.extend.backend import BackendSpec, ExecutableGraph, Tiered
 from rlxpy.extend.libraries import registered_libraries
 from rlxpy.extend.passes import Watch, registered
 from rlxpy.extend.plan import Plan
@@ -44,7 +44,7 @@ def compile(graph: Graph, params: Mapping[str, Any] | None = None, *, device: st
     they lie, others are copied.  watch(pass name, graph) sees every step.
     wait: whether to return only when compiled code is there; otherwise (RLX_WAIT unset) a device that compiles runs on the reference
     until it is, and its last digits may change then.
-    Raises InputError, LegaliseError, BackendMissing, FusionError; with `wait`, CompileError."""
+    Raises InputError, LegaliseError, BackendMissing, FusionError; with `wait`, or by a backend of somebody else, CompileError."""
     return Session(device, options).compile(graph, params, watch=watch, wait=wait)
 
 
@@ -75,11 +75,24 @@ class Session:
         (plan, hoisted, report), spec = self._lowered(graph, watch)
         checks = self.options.checks
         runtime = dict(weights) | {h.name: h.compute(weights) for h in hoisted}
-        executable = self._chosen.backend.load(plan, {n.name: runtime[n.name] for n in plan.graph.params}, debug=checks)
+        executable = self._load(plan, {n.name: runtime[n.name] for n in plan.graph.params}, checks)
         if isinstance(executable, Tiered):
             wait = settings.setting("wait") if wait is None else wait
             executable.wait() if wait else executable.start()
         return CompiledGraph(graph, plan, executable, weights, hoisted, report, self.options, spec, self._chosen.passed_over)
+
+    def _load(self, plan: Plan, params: Mapping[str, Array], checks: bool) -> ExecutableGraph:
+        """Raises CompileError where a backend of somebody else fails."""
+        mend = f"mend `load` of {type(self._chosen.backend).__name__}; `rlx conform {self.device}` holds it to what is promised"
+        try:
+            made: Any = self._chosen.backend.load(plan, params, debug=checks)
+        except RlxError:
+            raise
+        except Exception as e:
+            raise CompileError(f"device {self.device} cannot load the plan", why=f"{type(e).__name__}: {e}", fix=mend) from e
+        if not isinstance(made, ExecutableGraph):
+            raise CompileError(f"device {self.device} gave no ExecutableGraph", why=f"{type(made).__name__} lacks set_params, new_state or run", fix=mend)
+        return made
 
     def _lowered(self, graph: Graph, watch: Watch | None) -> tuple[Lowered, BackendSpec]:
         registries = registered(), tuple(registered_ops().values()), registered_libraries(), tuple(registered_encodings().values())

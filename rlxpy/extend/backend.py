@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
-from rlxpy.errors import RegistryError
+from rlxpy.errors import RegistryError, RlxError
 from rlxpy.extend.bands import banded, bands
 from rlxpy.extend.kernels import Choice, KernelLibrary, KernelRow, KernelSearchPath, Refusal
 from rlxpy.extend.libraries import BUILTIN
@@ -24,6 +24,9 @@ class Device:
 
     def __str__(self) -> str:
         return self.name
+
+
+CLAIM = "native(spec, graph, node) gives None for what it takes, else a text with the reason"
 
 
 def nothing(graph: Graph, node: Node) -> None: """No kernel of its own."""
@@ -92,8 +95,20 @@ class BackendSpec:
             choice = own if isinstance(own, Choice) else Refusal((*choice.reasons, *own.reasons))
         if isinstance(choice, Choice) or self.native is None:
             return choice
-        why = self.native(self, graph, node)
+        why = self._claim(graph, node)
         return Choice(None, tier="native") if why is None else Refusal((*choice.reasons, f"{self.device} generator: {why}"))
+
+    def _claim(self, graph: Graph, node: Node) -> str | None:
+        """Why the generator does not take a node.  Raises RegistryError where it gives neither None nor a reason."""
+        try:
+            why = self.native(self, graph, node)
+        except RlxError:
+            raise
+        except Exception as e:
+            raise RegistryError(f"what {self.device} claims of {node.label} cannot be told", where=node.where, why=f"{type(e).__name__}: {e}", fix=CLAIM) from e
+        if why is not None and not (isinstance(why, str) and why):
+            raise RegistryError(f"what {self.device} claims of {node.label} is {why!r}", where=node.where, why=f"{type(why).__name__} is no reason", fix=CLAIM)
+        return why
 
     def resolve(self, graph: Graph, node: Node) -> Choice | Refusal:
         """The row for a node at all of its sizes."""
@@ -123,7 +138,13 @@ Claim = Callable[[Graph, Node], str | None] | Collection[DType]  # why a node is
 
 
 def supported_ops(claims: Mapping[Op, Claim]) -> Callable[[BackendSpec, Graph, Node], str | None]:
-    """A `native` from what a generator takes, by op.  Everything else is rewritten into that, or staged on the host."""
+    """A `native` from what a generator takes, by op.  Everything else is rewritten into that, or staged on the host.
+
+    Raises RegistryError for claims of another kind: they would claim nothing, in silence."""
+    odd = claims if not isinstance(claims, Mapping) else next((f"{op!r}: {c!r}" for op, c in claims.items() if not isinstance(op, Op) or not _claims(c)), None)
+    if odd is not None:
+        raise RegistryError(f"supported_ops of {odd!s:.100}", why="claims are the types of an op's operands, or a function of graph and node", fix="supported_ops({Op.ADD: {DType.F32}})")
+
     def native(spec: BackendSpec, graph: Graph, node: Node) -> str | None:
         claim = claims.get(node.op)
         if claim is None:
@@ -133,6 +154,10 @@ def supported_ops(claims: Mapping[Op, Claim]) -> Callable[[BackendSpec, Graph, N
         odd = next((t for t in (*(graph.type(r) for r in node.inputs), *node.types) if t.dtype not in claim), None)
         return odd and f"{node.label} takes {', '.join(d.text for d in DType if d in claim)}, not {odd}"
     return native
+
+
+def _claims(claim: Any) -> bool:
+    return callable(claim) or (isinstance(claim, Collection) and not isinstance(claim, str) and all(isinstance(d, DType) for d in claim))
 
 
 @runtime_checkable

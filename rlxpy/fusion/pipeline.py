@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
-from rlxpy.errors import FusionError, HookMismatch, InputError, LegaliseError, RlxError, VerifyError, nearest
+from rlxpy.errors import FusionError, HookMismatch, InputError, LegaliseError, RegistryError, RlxError, VerifyError, nearest
 from rlxpy.extend.backend import BackendSpec
 from rlxpy.extend.passes import Note, NotingPass, Pass, Watch, passes_along, registered_passes
 from rlxpy.fusion.attention import FuseAttention
@@ -144,7 +144,7 @@ DEBUG = "debug the pass on this graph: rlx opt shows it"
 def _apply_here(p: Pass, graph: Graph) -> tuple[Graph, tuple[Note, ...]]:
     try:
         after, notes = _noted(p, graph) if isinstance(p, NotingPass) else (p(graph), ())
-    except (LegaliseError, HookMismatch):  # of an extension's op, not of the pass
+    except (LegaliseError, HookMismatch, RegistryError):  # of an op or a backend, not of the pass
         raise
     except RlxError as e:
         raise VerifyError(f"pass {p.name!r} failed", where=e.where, why=f"{type(e).__name__}: {'; '.join(filter(None, (e.what, e.why)))}", fix=e.fix or DEBUG) from e

@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from rlxpy.backends.host import LIBRARY
 from rlxpy.compiler.devices import backend
 from rlxpy.compiler.options import CompileOptions
 from rlxpy.compiler.session import compile
@@ -106,6 +107,9 @@ def _contract(device: str, found: Backend) -> None:
         raise Broken(f"{type(found).__name__} lacks one of spec, missing, load")
     if found.spec.device.name != device:
         raise Broken(f"it is registered as {device}, and its spec says {found.spec.device}")
+    made = {kind for op, kind in LIBRARY.by_op if op is Op.FUSED}
+    if unknown := sorted(found.spec.fuses - made):
+        raise Broken(f"it fuses {', '.join(unknown)}, which no pass makes; there are {', '.join(sorted(made))}")
     if found.spec != found.spec:
         raise Broken("two looks at its spec differ, so no plan can be kept")
 
