@@ -57,11 +57,13 @@ class Replay:
         self._destroy(self.handle)
 
 
-def answer(said: tuple[Any, ...], who: str) -> Any:
-    """What a vendor's call returns beside its status, which comes first.  Raises DeviceError."""
+def answer(said: tuple[Any, ...], who: str, meaning: Callable[[Any], str] = lambda status: "") -> Any:
+    """What a vendor's call returns beside its status, which comes first.  meaning: what the runtime says a status means.  Raises DeviceError."""
     status, *values = said
     if int(status) != 0:
-        raise DeviceError(f"{who} answers {getattr(status, 'name', status)}", why=f"status {int(status)} of its runtime", fix="RLX_DEBUG=1 waits for each kernel and names the one that fails")
+        text = meaning(status)
+        raise DeviceError(f"{who} answers {getattr(status, 'name', status)}",
+                          why=f"status {int(status)} of its runtime{': ' * bool(text)}{text}", fix="RLX_DEBUG=1 waits for each kernel and names the one that fails")
     return values[0] if len(values) == 1 else tuple(values)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from rlxpy.backends.gpu.api import Arguments, GpuTarget, Replay, answer
 from rlxpy.backends.gpu.listing import numbered
+from rlxpy.backends.gpu.sim import Simulation, current
 from rlxpy.errors import CompileError, DeviceError
 from rlxpy.ir.dtypes import Array
 
@@ -20,7 +21,7 @@ class HipApi:
 
     options = OPTIONS
 
-    def __init__(self) -> None:
+    def __init__(self, simulation: Simulation | None = None) -> None:
         hip: Any = import_module("rocm.bindings.hip")
         hiprtc: Any = import_module("rocm.bindings.hiprtc")
         self._hip, self._rtc = hip, hiprtc
@@ -30,12 +31,15 @@ class HipApi:
         arch = _text(props.gcnArchName).partition(":")[0]
         self.target = GpuTarget("amd", arch, int(props.warpSize), int(props.sharedMemPerBlock), int(props.maxThreadsPerBlock))
         major, minor = self._ask(hiprtc.hiprtcVersion())
-        self.compiler = f"hipRTC {major}.{minor}"
+        self.compiler = simulation.compiler if simulation else f"hipRTC {major}.{minor}"
         self._stream = self._ask(hip.hipStreamCreateWithFlags(hip.hipStreamNonBlocking))
         self._lock = threading.RLock()  # of captures: whoever captures has the stream alone
 
     def _ask(self, said: tuple[Any, ...]) -> Any:
-        return answer(said, getattr(self, "name", "the device"))
+        return answer(said, getattr(self, "name", "the device"), self._meaning)
+
+    def _meaning(self, status: Any) -> str:
+        return _text(self._hip.hipGetErrorString(status)[1]) if isinstance(status, self._hip.hipError_t) else ""
 
     # ---- memory
     def alloc(self, nbytes: int) -> int:
@@ -119,7 +123,11 @@ def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-@cache
 def api() -> HipApi:
-    """Of this process.  Raises DeviceError, or RuntimeError where there is no library."""
-    return HipApi()
+    """Of this process: one for its card, or one for each device that it simulates.  Raises DeviceError, or RuntimeError where there is no library."""
+    return _opened(current())
+
+
+@cache
+def _opened(simulation: Simulation | None) -> HipApi:
+    return HipApi(simulation)

@@ -6,6 +6,9 @@ from ctypes import CDLL, byref, c_int
 from dataclasses import dataclass
 from importlib.util import find_spec
 
+from rlxpy.backends.gpu.sim import current
+from rlxpy.errors import RlxError
+
 NO_DEVICE, OLD_DRIVER = 100, 35  # both vendors use these numbers
 MEANING = {NO_DEVICE: "no device", OLD_DRIVER: "the driver is older than the library"}
 
@@ -44,6 +47,12 @@ class Look:
 
 def look(v: Vendor) -> Look:
     """Asks the driver, and starts nothing on a device.  Never raises."""
+    try:
+        simulation = current() if v is ROCM else None
+    except RlxError as e:
+        return Look("", f"{e.what}: {e.why}", e.fix)
+    if simulation:
+        return Look(f"simulated {simulation.arch}, no card")
     library, why = _opened(v)
     if library is None:
         return Look("", f"library not found: {why}", v.install)

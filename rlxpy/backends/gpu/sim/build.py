@@ -14,10 +14,12 @@ from pathlib import Path
 from rlxpy.backends.cache import kept
 from rlxpy.backends.cpu.compilers import Compiler, find_compiler, probe, run
 from rlxpy.backends.cpu.isa import detect
+from rlxpy.backends.gpu.offline import HEADER, device_compiler
 from rlxpy.backends.templates import folder, read
 from rlxpy.errors import BackendMissing, CompileError
 
 HERE = "gpu/sim"
+SHIM = ("kernel.h", "shim.h")
 CXX = ("g++", "clang++", "clang++-22", "clang++-19", "clang++-16", "c++")
 COMPILE_SECONDS = 300.0
 LIBRARY = ("-std=c++17", "-O1", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden")
@@ -52,11 +54,18 @@ def library(name: str, defines: Sequence[str] = ()) -> Path:
     return _built(flags, str(folder() / HERE / LIBRARIES[name]), texts)
 
 
+def toolchain() -> str:
+    """What makes host code of kernels, beside their text: compilers, instruction set, shim."""
+    device = device_compiler()
+    texts = "".join(read(f"{HERE}/{name}") for name in SHIM) + read(HEADER)
+    return " | ".join([cxx().version, detect().name, " ".join(KERNELS), device if isinstance(device, str) else device.version, hashlib.blake2b(texts.encode(), digest_size=20).hexdigest()])
+
+
 def kernels(source: str, defines: Sequence[str], options: Sequence[str]) -> Path:
     """A shared object of kernels, whose text stands ready for the shim.  Raises CompileError, with what the compiler said as `log`."""
     isa = detect()
     flags = (*KERNELS, *(isa.flags if isa.machine else ()), *options, *(f"-D{d}" for d in defines), f"-I{folder() / HERE}")
-    texts = {name: read(f"{HERE}/{name}") for name in ("kernel.h", "shim.h")} | {"kernels.cpp": source}
+    texts = {name: read(f"{HERE}/{name}") for name in SHIM} | {"kernels.cpp": source}
     return _built(flags, "kernels.cpp", texts)
 
 

@@ -8,15 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ctypes import CDLL, CFUNCTYPE, POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_uint64, c_void_p
 from dataclasses import dataclass
-from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
 from rlxpy.backends.gpu.arch import Target, target
-from rlxpy.backends.gpu.sim.build import library
+from rlxpy.backends.gpu.sim.build import library, toolchain
 from rlxpy.backends.gpu.sim.host import compile_host
-from rlxpy.backends.gpu.sim.machine import Machine, compile_machine
+from rlxpy.backends.gpu.sim.machine import Machine, compile_machine, machine_toolchain
 from rlxpy.errors import BackendMissing, CompileError, InputError
 from rlxpy.settings import setting
 
@@ -62,6 +61,11 @@ class Simulation:
     def wave(self) -> int:
         return self.target.wave
 
+    @property
+    def compiler(self) -> str:
+        """Who compiles for it, for cache keys."""
+        return f"simulated ({self.by}): {toolchain() if self.by == 'host' else machine_toolchain(self.arch)}"
+
     def alive(self) -> Alive:
         return _runtime().alive()
 
@@ -80,14 +84,14 @@ def simulated(arch: str = "gfx1100", *, by: By = "host", lazy: bool = True, memo
         runtime.leave(chosen)
 
 
-def from_settings() -> Simulation | None:
-    """The device that RLX_ROCM_SIM asks for, from now on there; None when it asks for none."""
+def current() -> Simulation | None:
+    """The innermost `simulated`, else what RLX_ROCM_SIM asks for, which is there from the first call on; None where nothing is simulated."""
     asked = setting("rocm_sim")
-    if asked is None:
+    if asked is None and _made is None:
         return None
-    chosen = Simulation(*asked)
-    _runtime().settle(chosen)
-    return chosen
+    runtime = _runtime()
+    runtime.settle(Simulation(*asked) if asked else None)
+    return runtime.now
 
 
 class _Device(ctypes.Structure):
@@ -130,10 +134,12 @@ class Runtime:
             self._entered.remove(s)
             self._configure()
 
-    def settle(self, s: Simulation) -> None:
+    def settle(self, s: Simulation | None) -> None:
+        """What is there around all that are entered."""
         with self._lock:
-            self._settled = s
-            self._configure()
+            if s != self._settled:
+                self._settled = s
+                self._configure()
 
     def alive(self) -> Alive:
         n = (c_int64 * 7)()
@@ -179,19 +185,19 @@ def _compiled(s: Simulation, source: str, name: str, arch: str, options: list[st
 
 
 _once = threading.Lock()
+_made: Runtime | None = None
 
 
 def _runtime() -> Runtime:
+    """The one of this process.  It stays, for hip-python holds its libraries."""
+    global _made
     with _once:
-        return _made()
-
-
-@cache
-def _made() -> Runtime:
-    paths = library("libamdhip64.so"), library("libhiprtc.so")
-    runtime = Runtime(*paths)
-    _bind(paths[0].parent)
-    return runtime
+        if _made is None:
+            paths = library("libamdhip64.so"), library("libhiprtc.so")
+            runtime = Runtime(*paths)
+            _bind(paths[0].parent)
+            _made = runtime
+        return _made
 
 
 def _bind(folder: Path) -> None:

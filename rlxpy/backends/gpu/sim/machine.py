@@ -2,13 +2,15 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 from collections.abc import Callable, Sequence
 from ctypes import CFUNCTYPE, POINTER, c_char, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 from importlib import import_module
 from typing import Any, Protocol, cast
 
 from rlxpy.backends.gpu import codeobject
-from rlxpy.backends.gpu.offline import HIPRTC_ARCHS, compile_hip, compile_hiprtc, hiprtc_library
+from rlxpy.backends.gpu.offline import HEADER, HIPRTC_ARCHS, compile_hip, compile_hiprtc, device_compiler, hiprtc_library
+from rlxpy.backends.templates import read
 
 INVALID_IMAGE, NOT_FOUND, LAUNCH_FAILURE = 200, 500, 719  # hipError_t
 
@@ -33,7 +35,19 @@ def executor(code: bytes) -> Runner:
 
 def compile_machine(source: str, arch: str, options: Sequence[str]) -> bytes:
     """By AMD's own hipRTC where that is here and knows the arch, else by clang."""
-    return compile_hiprtc(source, arch, options) if arch in HIPRTC_ARCHS and hiprtc_library() else compile_hip(source, arch, options)
+    return compile_hiprtc(source, arch, options) if _by_amd(arch) else compile_hip(source, arch, options)
+
+
+def machine_toolchain(arch: str) -> str:
+    """What makes machine code of kernels, beside their text."""
+    if library := _by_amd(arch):
+        return f"hipRTC of {library}"
+    clang = device_compiler()
+    return clang if isinstance(clang, str) else f"{clang.version} {hashlib.blake2b(read(HEADER).encode(), digest_size=20).hexdigest()}"
+
+
+def _by_amd(arch: str) -> str | None:
+    return hiprtc_library() if arch in HIPRTC_ARCHS else None
 
 
 LOAD = CFUNCTYPE(c_int, c_void_p, c_size_t, POINTER(c_uint64), POINTER(c_char), c_size_t)
