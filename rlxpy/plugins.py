@@ -11,6 +11,7 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from rlxpy.errors import RlxError
+from rlxpy.installed import may_have_entry_points
 from rlxpy.notes import note_once
 
 if TYPE_CHECKING:
@@ -48,12 +49,15 @@ _done: set[str] = set()
 @cache
 def _found() -> dict[Plugin, EntryPoint]:
     """In the order in which Python finds packages; of one name in a group the first counts, and the others are shadowed."""
-    from importlib.metadata import entry_points  # it looks into every installed package
+    if not may_have_entry_points("rlxpy."):
+        return {}
+    from importlib.metadata import entry_points
 
     found: dict[Plugin, EntryPoint] = {}
     first: dict[tuple[str, str], Plugin] = {}
+    every = entry_points()
     for group in GROUPS:
-        for e in entry_points(group=group):
+        for e in every.select(group=group):
             p = Plugin(group, e.name, e.value, e.dist.name if e.dist else "an unknown package", e.dist.version if e.dist else "")
             if (other := first.setdefault((group, e.name), p)) == p:
                 found[p] = e

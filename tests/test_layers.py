@@ -19,7 +19,7 @@ VAGUE = {"common", "helper", "helpers", "misc", "util", "utils"}
 # Lowest first.  A layer imports only from those before its own; neighbours on one row never import one another.
 ORDER = (
     {"errors", "exports"},
-    {"settings"},
+    {"settings", "installed"},
     {"notes"},
     {"plugins"},
     {"registries"},

@@ -9,7 +9,6 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +103,8 @@ def _extensions(graph: Graph) -> tuple[str, ...]:
 
 
 def _saved(ext: OpExtension, lowers: bool) -> SavedOp:
+    from importlib.metadata import packages_distributions, version  # few graphs have such ops
+
     cells = {name: getattr(ext.row, name) for name in ("shape", "dtype", "ref", "lower", "vjp", "jvp", "vmap")}
     cells |= {f"kernel {device}": getattr(kernel, "f", None) for device, kernel in ext.kernels.items()}
     own = {name: cell for name, cell in cells.items() if callable(cell) and not _module(cell).startswith("rlxpy.")}  # what rlxpy made of them is in rlxpy

@@ -8,7 +8,6 @@ import hashlib
 import os
 import re
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Protocol
 
@@ -16,6 +15,7 @@ from rlxpy.errors import InputError, LoadError, RlxError, nearest
 from rlxpy.hub import pip, store, wheel
 from rlxpy.hub.folder import candidates, model_path
 from rlxpy.hub.store import CachedModel, models
+from rlxpy.installed import may_be_installed
 
 __all__ = ["KNOWN", "CachedModel", "KnownModel", "Progress", "fetch", "model_path", "models", "remove", "resolve"]
 
@@ -114,6 +114,10 @@ def _unknown(name: str, why: str, looked: str) -> InputError:
 
 def _installed(wanted: _Wanted) -> Path | None:
     """The folder of an installed package's model, if every model file it recorded is there in full size."""
+    if not may_be_installed(wanted.name):
+        return None
+    from importlib import metadata
+
     try:
         package = metadata.distribution(wanted.name)
     except metadata.PackageNotFoundError:
