@@ -5,12 +5,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterable
 from contextvars import Context
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from rlxpy.errors import RlxError
+from rlxpy.frozen import dataclass
 from rlxpy.installed import may_have_entry_points
 from rlxpy.notes import note_once
 

@@ -5,11 +5,11 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlxpy.errors import InputError
+from rlxpy.frozen import dataclass
 
 
 @dataclass(frozen=True)

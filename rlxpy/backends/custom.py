@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, overload
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from rlxpy.errors import HookMismatch
 from rlxpy.extend.kernels import Choice, HostLaunch, KernelRow, Refusal
+from rlxpy.frozen import dataclass
 from rlxpy.ir import hooks
 from rlxpy.ir.attrs import Attrs, field_types
 from rlxpy.ir.dtypes import Array, dtype

@@ -2,13 +2,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from rlxpy.errors import InputError
 from rlxpy.extend.plan import Plan, Space
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dims import Sizes, at
 from rlxpy.ir.dtypes import Array
 from rlxpy.ir.graph import Ref

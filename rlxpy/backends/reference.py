@@ -4,7 +4,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from time import monotonic_ns
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ from rlxpy.errors import RlxError
 from rlxpy.extend.backend import BackendSpec, Device, Span
 from rlxpy.extend.kernels import HostLaunch, KernelSearchPath
 from rlxpy.extend.plan import Plan, Space, Step
+from rlxpy.frozen import dataclass
 from rlxpy.ir import refs
 from rlxpy.ir.dims import Sizes, SymDim, symbols
 from rlxpy.ir.dtypes import Array

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib import import_module, metadata
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -18,6 +18,7 @@ import typer
 
 from rlxpy.cli.app import command
 from rlxpy.cli.report import Json, printable, show, size
+from rlxpy.frozen import dataclass
 from rlxpy.settings import cache_home
 
 _COMPILERS = ("cc", "gcc", "clang")

@@ -85,10 +85,10 @@ def list_passes(spec: BackendSpec, as_json: bool) -> None:
 
 
 def _purpose(p: Pass) -> str:
-    """The first line of its docstring; a dataclass without one has only its signature there, and then its module says it."""
+    """The first line of its docstring; a dataclass without one has at most its signature there, and then its module says it."""
     cls = type(p)
     own = cls.__doc__ or ""
-    return (sys.modules[cls.__module__].__doc__ or "" if own.startswith(f"{cls.__name__}(") else own).partition("\n")[0]
+    return (sys.modules[cls.__module__].__doc__ or "" if not own or own.startswith(f"{cls.__name__}(") else own).partition("\n")[0]
 
 
 def picked(stages: Sequence[Stage], after: str | None, final: bool) -> Sequence[Stage]:

@@ -5,10 +5,11 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from rlxpy.cli.report import note, size
+from rlxpy.frozen import dataclass
 from rlxpy.settings import setting
 
 if TYPE_CHECKING:

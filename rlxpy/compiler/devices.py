@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -12,6 +11,7 @@ from rlxpy.backends.reference import Reference
 from rlxpy.errors import BackendMissing, InputError, RlxError, nearest
 from rlxpy.extend.backend import Backend, BackendSpec
 from rlxpy.extend.devices import Factory, registered_backends
+from rlxpy.frozen import dataclass
 from rlxpy.notes import note_once
 
 

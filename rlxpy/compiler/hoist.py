@@ -3,12 +3,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, count
 from math import inf, prod
 
 import numpy as np
 
+from rlxpy.frozen import dataclass
 from rlxpy.fusion.rebuild import rebuild
 from rlxpy.ir.builder import Builder, Value
 from rlxpy.ir.dims import SymDim

@@ -3,11 +3,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from rlxpy import settings
 from rlxpy.errors import InputError
+from rlxpy.frozen import dataclass
 from rlxpy.ir.place import placed
 
 WEIGHTS = ("auto", "packed", "dense")

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,6 +9,7 @@ from rlxpy.compiler.hoist import Hoisted
 from rlxpy.errors import RegistryError
 from rlxpy.extend.backend import BackendSpec
 from rlxpy.extend.kernels import Choice, LayoutAnswer, WeightLayout, operand_index
+from rlxpy.frozen import dataclass
 from rlxpy.fusion.rebuild import rebuild
 from rlxpy.ir.builder import Builder, Value
 from rlxpy.ir.dtypes import Array

@@ -8,7 +8,7 @@ import inspect
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from rlxpy.errors import BuildError, InputError, LegaliseError, LoadError, RlxEr
 from rlxpy.extend.backend import BackendSpec, Device
 from rlxpy.flow.weights.safetensors import NAMES, open_safetensors, save_safetensors
 from rlxpy.flow.weights.source import Source
+from rlxpy.frozen import dataclass
 from rlxpy.fusion.legalise import LowerExtensions
 from rlxpy.fusion.pipeline import run
 from rlxpy.ir.dtypes import Array, dtype

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Protocol, runtime_checkable
 
 from rlxpy.errors import RegistryError, RlxError
@@ -10,6 +10,7 @@ from rlxpy.extend.bands import banded, bands
 from rlxpy.extend.kernels import Choice, KernelLibrary, KernelRow, KernelSearchPath, Refusal
 from rlxpy.extend.libraries import BUILTIN
 from rlxpy.extend.plan import Plan, Step
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dims import Sizes
 from rlxpy.ir.dtypes import Array, DType
 from rlxpy.ir.graph import Graph, Node

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from rlxpy.extend.constraints import EDGED
 from rlxpy.extend.kernels import Choice, KernelSearchPath, Refusal, When, facts_of, when_text
 from rlxpy.extend.schema import named_sizes
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dims import Dim, Symbol, SymDim, at, sym
 from rlxpy.ir.graph import Graph, Node
 from rlxpy.ir.types import TensorType

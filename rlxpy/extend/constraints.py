@@ -2,10 +2,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from rlxpy.errors import RegistryError, nearest
+from rlxpy.frozen import dataclass
 from rlxpy.ir.attrs import Packed
 from rlxpy.ir.dims import Dim, SymDim, divides, lower, upper
 from rlxpy.ir.graph import Graph, Node

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 from itertools import product
 from math import prod
@@ -11,6 +11,7 @@ from typing import Any
 from rlxpy.errors import InputError, RegistryError, nearest
 from rlxpy.extend.constraints import Constraint as Constraint, facts_of as facts_of
 from rlxpy.extend.schema import OpSchema, named_sizes, schema_of, settle
+from rlxpy.frozen import dataclass
 from rlxpy.ir.attrs import Attrs, field_types
 from rlxpy.ir.dims import Sizes
 from rlxpy.ir.dtypes import Array

@@ -3,10 +3,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from rlxpy.errors import RegistryError, nearest
+from rlxpy.frozen import dataclass
 from rlxpy.ir.graph import Graph, Node
 from rlxpy.ir.place import placed
 from rlxpy.registries import Registry

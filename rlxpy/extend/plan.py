@@ -2,10 +2,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 
 from rlxpy.extend.kernels import Choice, When, holds
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dims import Sizes
 from rlxpy.ir.graph import Graph, Node, Ref
 from rlxpy.ir.layout import Layout

@@ -3,13 +3,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from rlxpy.errors import InputError, RegistryError, nearest
+from rlxpy.frozen import dataclass
 from rlxpy.ir import quantize as nearest_codes
 from rlxpy.ir.dtypes import Array
 from rlxpy.ir.encoding import Encoding, encoding

@@ -2,10 +2,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 from rlxpy.errors import SchemaConflict
+from rlxpy.frozen import dataclass
 from rlxpy.ir.op import Op
 
 

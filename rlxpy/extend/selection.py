@@ -2,12 +2,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from rlxpy.extend.backend import BackendSpec
 from rlxpy.extend.bands import bands, within
 from rlxpy.extend.kernels import Choice, When, when_text
 from rlxpy.extend.plan import Plan, Step
+from rlxpy.frozen import dataclass
 from rlxpy.ir.graph import Graph
 
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from rlxpy.errors import RegistryError
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dtypes import Array
 from rlxpy.ir.graph import Graph
 from rlxpy.registries import Registry

@@ -2,10 +2,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from rlxpy.errors import LoadError
+from rlxpy.frozen import dataclass
 
 MOST = 1 << 31         # no model has more of anything
 MOST_LAYERS = 1 << 16  # a flow has an object for each

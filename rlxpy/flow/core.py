@@ -2,13 +2,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 from rlxpy.errors import BuildError
 from rlxpy.flow.ctx import FlowCtx, lazy
 from rlxpy.flow.weights import Weight, WeightSource, open_weights
+from rlxpy.frozen import dataclass
 from rlxpy.ir.builder import Builder, Value
 from rlxpy.ir.dims import Dim, Shape, shape_text
 from rlxpy.ir.dtypes import DType, dtype

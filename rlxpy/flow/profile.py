@@ -3,11 +3,12 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from pathlib import Path
 from typing import Any
 
 from rlxpy.errors import LoadError, nearest
+from rlxpy.frozen import dataclass
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """One form for equal things: rules to a fixed point, constants folded, equal nodes shared, dead ones dropped."""
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar
 
@@ -9,6 +8,7 @@ import numpy as np
 
 from rlxpy.errors import RlxError
 from rlxpy.extend.passes import Note, NotingPass, note
+from rlxpy.frozen import dataclass
 from rlxpy.fusion.rules import CANONICAL
 from rlxpy.ir.attrs import Attrs
 from rlxpy.ir.builder import Builder, Value

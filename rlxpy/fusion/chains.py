@@ -2,13 +2,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from inspect import signature
 
 from rlxpy.extend.backend import BackendSpec
 from rlxpy.extend.chains import chain_of, in_order
 from rlxpy.extend.kernels import Choice, KernelRow
 from rlxpy.extend.passes import Note, NotingPass, note
+from rlxpy.frozen import dataclass
 from rlxpy.fusion.rebuild import rebuild
 from rlxpy.ir.builder import Builder, Value
 from rlxpy.ir.graph import Graph, Node, Ref

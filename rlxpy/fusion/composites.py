@@ -7,11 +7,11 @@ at all gives zeros, where the chain, a softmax of nothing but -inf, gives NaN.""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import isclose
 from typing import Any, TypeAlias
 
 from rlxpy.extend.passes import Note, NotingPass, note
+from rlxpy.frozen import dataclass
 from rlxpy.fusion.rebuild import rebuild
 from rlxpy.ir import functions as F
 from rlxpy.ir.builder import Builder, Value

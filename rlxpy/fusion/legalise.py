@@ -2,13 +2,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from rlxpy.errors import LegaliseError
 from rlxpy.extend.backend import BackendSpec, nothing
 from rlxpy.extend.kernels import Choice, Refusal
 from rlxpy.extend.passes import Note, NotingPass, note
+from rlxpy.frozen import dataclass
 from rlxpy.fusion.rebuild import rebuild
 from rlxpy.ir.builder import Builder, Value
 from rlxpy.ir.graph import Graph, Node, Ref

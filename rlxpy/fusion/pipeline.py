@@ -2,13 +2,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
 from rlxpy.errors import FusionError, HookMismatch, InputError, LegaliseError, RegistryError, RlxError, VerifyError, nearest
 from rlxpy.extend.backend import BackendSpec
 from rlxpy.extend.passes import Note, NotingPass, Pass, Watch, passes_along, registered_passes
+from rlxpy.frozen import dataclass
 from rlxpy.fusion.attention import FuseAttention
 from rlxpy.fusion.canonicalise import Canonicalise
 from rlxpy.fusion.chains import FuseChains

@@ -4,13 +4,14 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, NamedTuple
 
 from rlxpy.errors import LegaliseError
 from rlxpy.extend.backend import BackendSpec
 from rlxpy.extend.kernels import Choice
 from rlxpy.extend.plan import Buffer, Frame, Place, Plan, Space, Step
+from rlxpy.frozen import dataclass
 from rlxpy.fusion.legalise import Verdicts
 from rlxpy.ir.dims import Dim, upper
 from rlxpy.ir.graph import Graph, Node, Ref

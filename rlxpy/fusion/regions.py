@@ -12,9 +12,9 @@ Kinds of fused node, each a chain of plain ops in its `body`:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from rlxpy.extend.passes import Note, NotingPass, note
+from rlxpy.frozen import dataclass
 from rlxpy.ir.builder import Builder, Value
 from rlxpy.ir.dims import Shape
 from rlxpy.ir.graph import Graph, Node, Ref

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from rlxpy.compiler.compiled import CompiledGraph
 from rlxpy.compiler.session import compile
 from rlxpy.errors import InputError, LoadError
 from rlxpy.flow.families import ENCODERS, BertConfig, joined_bert
+from rlxpy.frozen import dataclass
 from rlxpy.generate.opened import asked, open_model
 from rlxpy.generate.tokenizer import Tokenizer
 from rlxpy.ir.dtypes import Array

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from operator import index
 from pathlib import Path
 from time import perf_counter
@@ -14,6 +14,7 @@ from rlxpy.compiler.compiled import CompiledGraph
 from rlxpy.compiler.session import compile
 from rlxpy.errors import InputError
 from rlxpy.flow.families import DECODERS, LlamaConfig, llama
+from rlxpy.frozen import dataclass
 from rlxpy.generate.chat import render
 from rlxpy.generate.opened import OpenedModel, asked, open_model
 from rlxpy.generate.sampling import Sampler

@@ -2,13 +2,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rlxpy.errors import GgufError
+from rlxpy.frozen import dataclass
 from rlxpy.generate.engine import guarded, library, surround, word_piece
 from rlxpy.generate.pre_tokenizer import pre_tokenizer
 from rlxpy.generate.tokenizer import Tokenizer

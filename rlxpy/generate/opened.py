@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from rlxpy.errors import InputError, LoadError, nearest
 from rlxpy.flow.core import BuiltModel
 from rlxpy.flow.families import check_supported
 from rlxpy.flow.weights import Rounded, WeightSource, huggingface_view, model_config, open_weights
+from rlxpy.frozen import dataclass
 from rlxpy.generate.tokenizer import Tokenizer
 from rlxpy.ir.encoding import ENCODINGS, registered_encodings
 

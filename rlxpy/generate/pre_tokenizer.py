@@ -1,9 +1,8 @@
 """How byte-level BPE models cut text into words before merging: a row for each published tokeniser, found by its GGUF name."""
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rlxpy.errors import GgufError, nearest
+from rlxpy.frozen import dataclass
 
 
 @dataclass(frozen=True)

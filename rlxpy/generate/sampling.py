@@ -2,12 +2,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import inf, isfinite
 
 import numpy as np
 
 from rlxpy.errors import InputError
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dtypes import Array
 
 

@@ -3,10 +3,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from rlxpy.errors import InputError
+from rlxpy.frozen import dataclass
 
 
 def _byte_alphabet() -> dict[str, int]:

@@ -2,10 +2,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from rlxpy.errors import InputError
+from rlxpy.frozen import dataclass
 
 StopReason: TypeAlias = Literal["eos", "stop", "length"]
 

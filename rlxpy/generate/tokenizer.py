@@ -3,12 +3,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlxpy.errors import InputError
+from rlxpy.frozen import dataclass
 from rlxpy.generate.engine import guarded
 from rlxpy.generate.spelling import Spelling, spelling
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from rlxpy.errors import InputError, LoadError, RlxError, nearest
+from rlxpy.frozen import dataclass
 from rlxpy.hub import pip, store, wheel
 from rlxpy.hub.folder import candidates, model_path
 from rlxpy.hub.store import CachedModel, models

@@ -6,11 +6,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
+from rlxpy.frozen import dataclass
 from rlxpy.hub.store import file_nbytes, files_below
 
 # Variables that change what pip run for us does, without saying where packages come from.

@@ -10,11 +10,11 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from rlxpy.errors import InputError
+from rlxpy.frozen import dataclass
 from rlxpy.settings import cache_home
 
 _MARK = "rlxpy-model.json"  # written before the rename, so a folder that has it is whole and is ours to remove

@@ -2,10 +2,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlxpy.errors import BuildError
+from rlxpy.frozen import dataclass
 from rlxpy.ir.constant import Constant
 from rlxpy.ir.dims import Dim, Shape, Sizes, SymDim, at
 from rlxpy.ir.dtypes import DType

@@ -2,10 +2,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlxpy.errors import BuildError, HookMismatch
+from rlxpy.frozen import dataclass
 from rlxpy.ir import hooks
 from rlxpy.ir.attrs import Attrs
 from rlxpy.ir.control import run_graph, takes

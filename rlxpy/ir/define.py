@@ -4,11 +4,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import field, make_dataclass
 from functools import lru_cache
 from typing import Any
 
 from rlxpy.errors import BuildError, HookMismatch, RlxError
+from rlxpy.frozen import dataclass
 from rlxpy.ir.attrs import Attrs
 from rlxpy.ir.builder import Builder, Value
 from rlxpy.ir.dtypes import DType, dtype

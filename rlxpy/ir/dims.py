@@ -4,7 +4,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from keyword import iskeyword
@@ -14,6 +13,7 @@ from typing import Any, TypeAlias
 from unicodedata import normalize
 
 from rlxpy.errors import BuildError, InputError
+from rlxpy.frozen import dataclass
 from rlxpy.ir.place import placed
 
 

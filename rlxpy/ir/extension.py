@@ -3,10 +3,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from rlxpy.errors import AlreadyRegistered, BuildError, NotRegistered, nearest
+from rlxpy.frozen import dataclass
 from rlxpy.ir import custom_fn, hooks
 from rlxpy.ir.attrs import Attrs, Custom, field_types, make
 from rlxpy.ir.op import Op

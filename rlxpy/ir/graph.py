@@ -2,11 +2,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property, lru_cache
 from itertools import chain
 from typing import NamedTuple
 
+from rlxpy.frozen import dataclass
 from rlxpy.ir.attrs import Attrs, Named
 from rlxpy.ir.dims import Sizes, Symbol, symbols
 from rlxpy.ir.extension import label, lookup

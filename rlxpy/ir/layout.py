@@ -1,10 +1,10 @@
 """How a value lies in memory, and which movement ops are only another walk over the same bytes."""
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dims import Dim, Shape, exact_quotient
 from rlxpy.ir.types import TensorType
 

@@ -3,11 +3,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 from rlxpy.errors import BuildError
+from rlxpy.frozen import dataclass
 from rlxpy.ir.expr import Expr
 from rlxpy.ir.graph import Node, Ref
 from rlxpy.ir.op import Op

@@ -2,11 +2,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from rlxpy.errors import ArityMismatch, BuildError, HookMismatch, RlxError
+from rlxpy.frozen import dataclass
 from rlxpy.ir.attrs import Attrs
 from rlxpy.ir.dims import SymDim
 from rlxpy.ir.dtypes import DType

@@ -2,11 +2,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from rlxpy.compiler.devices import choose
 from rlxpy.extend.backend import BackendSpec
 from rlxpy.extend.target import Content, Example
+from rlxpy.frozen import dataclass
 from rlxpy.fusion.pipeline import standard
 from rlxpy.ir.dtypes import Array
 from rlxpy.ir.graph import Graph

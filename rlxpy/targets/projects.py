@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +14,7 @@ from rlxpy.compiler.options import CompileOptions
 from rlxpy.compiler.session import compile
 from rlxpy.errors import InputError, nearest
 from rlxpy.extend.target import Content, Example, Target, TargetFactory, registered_targets
+from rlxpy.frozen import dataclass
 from rlxpy.ir.graph import Graph
 from rlxpy.tools.equivalence import accepted_inputs, some_sizes
 

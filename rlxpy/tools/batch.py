@@ -2,11 +2,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from rlxpy.frozen import dataclass
 from rlxpy.ir.builder import Builder, Value
 from rlxpy.ir.dtypes import Array, DType
 from rlxpy.ir.graph import Graph

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from statistics import median
 from time import perf_counter
@@ -16,6 +16,7 @@ from rlxpy.compiler.compiled import CompiledGraph
 from rlxpy.compiler.options import CompileOptions
 from rlxpy.compiler.session import compile
 from rlxpy.errors import InputError, nearest
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dtypes import Array, DType
 from rlxpy.ir.graph import Graph
 from rlxpy.ir.types import bind

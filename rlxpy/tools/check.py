@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -16,6 +16,7 @@ from rlxpy.extend.backend import Backend, BackendSpec, Device, ExecutableGraph, 
 from rlxpy.extend.devices import backend_registry, register_backend
 from rlxpy.extend.kernels import Choice, KernelLibrary, KernelRow, Refusal
 from rlxpy.extend.libraries import BUILTIN
+from rlxpy.frozen import dataclass
 from rlxpy.ir.builder import Builder
 from rlxpy.ir.dtypes import Array
 from rlxpy.ir.extension import OpExtension, extension, is_op_registered, register_op, registry

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -14,6 +13,7 @@ from rlxpy.compiler.options import CompileOptions
 from rlxpy.compiler.session import compile
 from rlxpy.errors import BackendMissing, InputError, LegaliseError, nearest
 from rlxpy.extend.backend import Backend
+from rlxpy.frozen import dataclass
 from rlxpy.ir.builder import Builder
 from rlxpy.ir.dtypes import DType
 from rlxpy.ir.graph import Graph

@@ -2,10 +2,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dims import Sizes
 from rlxpy.ir.graph import Graph, Node, Ref
 from rlxpy.ir.layout import Layout

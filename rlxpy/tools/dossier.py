@@ -2,9 +2,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
+from rlxpy.frozen import dataclass
 from rlxpy.tools.op_table import OpFacts
 
 MOST_TOLD = 3

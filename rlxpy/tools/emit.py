@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from rlxpy.compiler.devices import choose
@@ -10,6 +9,7 @@ from rlxpy.compiler.options import CompileOptions
 from rlxpy.compiler.session import lower, served
 from rlxpy.errors import InputError, nearest
 from rlxpy.extend.backend import Backend, Emits, Emitted
+from rlxpy.frozen import dataclass
 from rlxpy.ir.graph import Graph
 from rlxpy.ir.text import show_node
 

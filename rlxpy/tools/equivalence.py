@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from rlxpy.compiler.options import CompileOptions
 from rlxpy.compiler.session import compile
 from rlxpy.errors import IndexOutOfRange, InputError, RlxError
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dims import Symbol
 from rlxpy.ir.dtypes import Array, DType
 from rlxpy.ir.encoding import encoding

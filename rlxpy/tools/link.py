@@ -8,10 +8,10 @@ import re
 import subprocess
 import sys
 import sysconfig
-from dataclasses import dataclass
 from pathlib import Path
 
 from rlxpy.errors import InputError, RlxError
+from rlxpy.frozen import dataclass
 
 FILE = "rlxpy-linked.pth"
 LINE = "import sys; sys.path.insert(0, {!r})\n"

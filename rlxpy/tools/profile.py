@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -11,6 +11,7 @@ from rlxpy.compiler.arrays import gather_inputs
 from rlxpy.compiler.compiled import CompiledGraph
 from rlxpy.errors import InputError
 from rlxpy.extend.backend import Span
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dims import Sizes
 from rlxpy.tools.costs import cost
 from rlxpy.tools.roofline import Roofline

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from threading import Barrier
 from time import perf_counter
@@ -21,6 +21,7 @@ from rlxpy.backends.cpu.isa import Isa, cpu_flags, detect
 from rlxpy.backends.memory import aligned_bytes
 from rlxpy.backends.templates import read
 from rlxpy.errors import BackendMissing
+from rlxpy.frozen import dataclass
 
 CHAINS = 10
 PEAK_ROUNDS = 4_000_000

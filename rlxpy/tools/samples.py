@@ -2,13 +2,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from rlxpy.errors import InputError
+from rlxpy.frozen import dataclass
 from rlxpy.ir.builder import Builder, Value
 from rlxpy.ir.dtypes import Array, DType
 from rlxpy.ir.encoding import encoding

@@ -7,12 +7,12 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
 from rlxpy.backends.templates import render
 from rlxpy.errors import InputError
+from rlxpy.frozen import dataclass
 
 TAKEN = frozenset({"rlxpy", "numpy", "pytest"}) | sys.stdlib_module_names  # a package of that name would stand before the other
 

@@ -2,10 +2,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from rlxpy.extend.passes import Note, Pass
+from rlxpy.frozen import dataclass
 from rlxpy.fusion.pipeline import run
 from rlxpy.ir.graph import Graph
 

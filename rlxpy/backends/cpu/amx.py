@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from rlxpy.backends.cpu.packing import Packed
 from rlxpy.backends.cpu.products import Products, Walk, batch_offset, epilogue, products, walk
 from rlxpy.backends.memory import ALIGN_NBYTES, aligned_bytes
 from rlxpy.backends.templates import read, render
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dims import product, upper
 from rlxpy.ir.dtypes import Array, DType
 from rlxpy.ir.graph import Graph, Node

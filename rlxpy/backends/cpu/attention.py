@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from rlxpy.backends.cpu import ctext, scalar
@@ -12,6 +11,7 @@ from rlxpy.backends.cpu.kernel import Emitter, Kernel, Operand, Site, symbols_us
 from rlxpy.backends.cpu.loops import aligned
 from rlxpy.backends.cpu.quant import readers
 from rlxpy.backends.templates import render
+from rlxpy.frozen import dataclass
 from rlxpy.ir.attrs import Attend, Packed
 from rlxpy.ir.dims import Dim, Shape, exact_quotient, lower, product, upper
 from rlxpy.ir.dtypes import DType

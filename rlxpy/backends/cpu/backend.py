@@ -4,7 +4,6 @@ Whether it can run here is asked by every process: what writes C and runs it is 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from rlxpy.errors import BackendMissing
 from rlxpy.extend.backend import BackendSpec, Device, Emitted
 from rlxpy.extend.kernels import KernelSearchPath
 from rlxpy.extend.plan import Plan, Step
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dtypes import Array
 
 if TYPE_CHECKING:

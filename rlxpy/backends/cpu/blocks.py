@@ -2,9 +2,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from rlxpy.backends.cpu import ctext
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dtypes import DType
 from rlxpy.ir.encoding import ENCODINGS, Encoding, Field, Piece
 

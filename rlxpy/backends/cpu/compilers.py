@@ -8,12 +8,12 @@ import shutil
 import signal
 import subprocess
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
 
+from rlxpy.frozen import dataclass
 from rlxpy.settings import setting
 
 NAMES = ("cc", "gcc", "clang")

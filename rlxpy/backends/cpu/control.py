@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from rlxpy.backends.cpu import ctext
@@ -13,6 +13,7 @@ from rlxpy.backends.cpu.unit import Call, Unit, function_name
 from rlxpy.extend.backend import BackendSpec
 from rlxpy.extend.kernels import Choice, Refusal
 from rlxpy.extend.plan import Frame, Plan, Step
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dims import Dim, upper
 from rlxpy.ir.graph import Graph, Node, Ref
 from rlxpy.ir.layout import Layout, row_major

@@ -1,7 +1,6 @@
 """Kernels of convolution: a product over gathered windows, or row by row; each with an elementwise epilogue."""
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import product as every
 
 from rlxpy.backends.cpu import ctext, scalar
@@ -11,6 +10,7 @@ from rlxpy.backends.cpu.kernel import Emitter, Kernel, Operand, Site, symbols_us
 from rlxpy.backends.cpu.loops import TASK_NUMEL, aligned, nest
 from rlxpy.backends.cpu.matmul import Tile
 from rlxpy.backends.templates import render
+from rlxpy.frozen import dataclass
 from rlxpy.ir.attrs import Conv, Fused
 from rlxpy.ir.dims import Dim, Shape, lower, product, upper
 from rlxpy.ir.dtypes import DType

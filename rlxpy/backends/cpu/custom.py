@@ -4,7 +4,6 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ from rlxpy.backends.cpu.build import build, prelude
 from rlxpy.backends.cpu.compilers import Compiler, find_compiler
 from rlxpy.backends.cpu.isa import detect
 from rlxpy.errors import BackendMissing, CompileError, HookMismatch
+from rlxpy.frozen import dataclass
 from rlxpy.ir.attrs import Attrs, field_types
 from rlxpy.ir.dtypes import Array, DType
 from rlxpy.ir.types import TensorType

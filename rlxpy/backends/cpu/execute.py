@@ -6,7 +6,6 @@ import struct
 from collections import ChainMap, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from rlxpy.errors import CompileError, RlxError
 from rlxpy.extend.backend import Span
 from rlxpy.extend.kernels import HostLaunch
 from rlxpy.extend.plan import Plan, Space, Step
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dims import Sizes, upper
 from rlxpy.ir.dtypes import Array
 from rlxpy.ir.graph import Node, Ref

@@ -2,10 +2,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from rlxpy.backends.cpu import ctext
 from rlxpy.backends.cpu.elementwise import indent
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dtypes import DType
 from rlxpy.ir.op import Op
 

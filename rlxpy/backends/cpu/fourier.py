@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import cos, pi, sin
 from typing import Any
 
@@ -12,6 +11,7 @@ from rlxpy.backends.cpu import ctext
 from rlxpy.backends.cpu.elementwise import arguments, params, unravel
 from rlxpy.backends.cpu.kernel import Kernel, Operand, Site, symbols_used
 from rlxpy.backends.templates import render
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dims import product
 from rlxpy.ir.dtypes import DType, dtype
 from rlxpy.ir.graph import Graph, Node

@@ -5,11 +5,12 @@ import ctypes
 import platform
 import subprocess
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from rlxpy.errors import InputError, nearest
+from rlxpy.frozen import dataclass
 from rlxpy.settings import setting
 
 

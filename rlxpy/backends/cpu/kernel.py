@@ -2,11 +2,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from rlxpy.backends.cpu import ctext
 from rlxpy.backends.cpu.packing import Packed
 from rlxpy.extend.plan import Plan, Space, Step
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dims import Dim, Shape, product
 from rlxpy.ir.dtypes import DType
 from rlxpy.ir.graph import Node, Ref

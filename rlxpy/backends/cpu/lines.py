@@ -1,12 +1,11 @@
 """The lines of a value along one axis: how a kernel walks from line to line, and how lines are dealt out to tasks."""
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rlxpy.backends.cpu import ctext
 from rlxpy.backends.cpu.elementwise import indent, unravel
 from rlxpy.backends.cpu.kernel import Operand
 from rlxpy.backends.cpu.loops import TASK_NUMEL, Nest, nest
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dims import Dim, Shape, product, upper
 
 

@@ -1,9 +1,8 @@
 """Loop nests: which axes of an elementwise walk can be one, and how each operand steps through them."""
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rlxpy.backends.cpu import ctext
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dims import Dim, Shape, product, upper
 from rlxpy.ir.layout import Layout
 

@@ -1,8 +1,6 @@
 """Kernels of products: right operands in panels, weights packed at load and activations by a stage of the step, through register tiles."""
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rlxpy.backends.cpu import ctext, scalar
 from rlxpy.backends.cpu.elementwise import arguments, indent, loop_kernel, params, unravel
 from rlxpy.backends.cpu.isa import Isa
@@ -12,6 +10,7 @@ from rlxpy.backends.cpu.packing import Form, Packed, Panels
 from rlxpy.backends.cpu.products import Products, batch_offset, epilogue, products, walk
 from rlxpy.backends.memory import ALIGN_NBYTES
 from rlxpy.backends.templates import render
+from rlxpy.frozen import dataclass
 from rlxpy.ir.attrs import Fused
 from rlxpy.ir.dims import Shape, product, upper
 from rlxpy.ir.dtypes import DType

@@ -1,13 +1,13 @@
 """Weights laid out anew at load, once, as the kernel that reads them wants them."""
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from rlxpy.backends.cpu import ctext
 from rlxpy.backends.memory import aligned_bytes
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dtypes import Array, DType
 
 

@@ -2,12 +2,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from rlxpy.backends.cpu import ctext, scalar
 from rlxpy.backends.cpu.elementwise import body_of, unravel
 from rlxpy.backends.cpu.kernel import Operand, Site
 from rlxpy.backends.cpu.loops import Nest, aligned, nest
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dims import Dim, product
 from rlxpy.ir.graph import Graph, Node
 from rlxpy.ir.layout import Layout, row_major

@@ -3,13 +3,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from rlxpy.backends.cpu import control, ctext
 from rlxpy.backends.cpu.kernel import Addresses, Emitter, lent
 from rlxpy.backends.cpu.packing import Packed
 from rlxpy.backends.cpu.unit import Unit, unused, word
 from rlxpy.extend.plan import Plan, Step
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dims import symbols
 from rlxpy.ir.graph import Graph, Node
 from rlxpy.ir.text import show_node

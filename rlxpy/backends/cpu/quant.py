@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
 
 from rlxpy.backends.cpu import ctext, int8
@@ -14,6 +13,7 @@ from rlxpy.backends.cpu.matmul import Tile, tile_columns, tile_rows
 from rlxpy.backends.cpu.products import epilogue, left_rows
 from rlxpy.backends.templates import read, render
 from rlxpy.errors import LegaliseError
+from rlxpy.frozen import dataclass
 from rlxpy.ir.attrs import Fused
 from rlxpy.ir.dims import product, upper
 from rlxpy.ir.dtypes import DType

@@ -2,13 +2,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from rlxpy.backends.cpu import ctext, scalar
 from rlxpy.backends.cpu.elementwise import arguments, body_of, indent, params, unravel
 from rlxpy.backends.cpu.folds import OPERATOR, Fold, declared, folded, folds_of, result_of
 from rlxpy.backends.cpu.kernel import Kernel, Site, symbols_used
 from rlxpy.backends.cpu.loops import TASK_NUMEL, Nest, aligned, index, nest, offset
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dims import Shape, product, upper
 from rlxpy.ir.graph import Graph, Node
 from rlxpy.ir.layout import row_major

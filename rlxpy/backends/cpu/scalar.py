@@ -2,10 +2,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from rlxpy.backends.cpu import ctext
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dtypes import DType
 from rlxpy.ir.graph import Graph, Node, Ref
 from rlxpy.ir.op import Op

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import chain, count
 from typing import Any
 
@@ -11,6 +11,7 @@ from rlxpy.backends.cpu import ctext
 from rlxpy.backends.cpu.kernel import Addresses, Emitter, Kernel, site_of
 from rlxpy.backends.cpu.packing import Packed
 from rlxpy.extend.plan import Plan, Step
+from rlxpy.frozen import dataclass
 from rlxpy.ir.constant import Constant
 from rlxpy.ir.graph import Graph, Node
 from rlxpy.ir.op import LEAVES, Op

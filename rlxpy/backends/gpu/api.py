@@ -4,10 +4,11 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 from rlxpy.errors import DeviceError
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dtypes import Array
 
 

@@ -2,9 +2,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rlxpy.errors import InputError
+from rlxpy.frozen import dataclass
 
 # e_flags & 0xff of an ELF file, by chip; as LLVM's AMDGPU pages list them.
 NUMBERS = {

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from hashlib import blake2b
 from importlib import import_module
@@ -17,6 +16,7 @@ from rlxpy.errors import BackendMissing, DeviceError
 from rlxpy.extend.backend import BackendSpec, Device, Emitted, ExecutableGraph
 from rlxpy.extend.kernels import Choice, KernelSearchPath, Refusal
 from rlxpy.extend.plan import Plan, Step
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dtypes import Array
 from rlxpy.ir.graph import Graph, Node
 

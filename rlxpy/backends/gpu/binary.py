@@ -2,9 +2,9 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 
 from rlxpy.errors import CodeObjectError
+from rlxpy.frozen import dataclass
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,11 @@
 """Files with code for several AMD chips: clang's offload bundles, and which of their code objects a card runs."""
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rlxpy.backends.gpu.arch import Target, best, names, target
 from rlxpy.backends.gpu.binary import Binary
 from rlxpy.backends.gpu.codeobject import CodeObject, read
 from rlxpy.errors import BackendMissing, InputError
+from rlxpy.frozen import dataclass
 
 MAGIC, COMPRESSED = b"__CLANG_OFFLOAD_BUNDLE__", b"CCOB"
 VENDOR = "amdgcn-amd-amdhsa"

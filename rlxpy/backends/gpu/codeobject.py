@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -10,6 +9,7 @@ from rlxpy.backends.gpu.arch import NUMBERS, Target
 from rlxpy.backends.gpu.binary import Binary
 from rlxpy.backends.gpu.elf import AMDGPU, SHARED_OBJECT, Elf
 from rlxpy.backends.gpu.msgpack import unpack
+from rlxpy.frozen import dataclass
 
 HSA = 64  # e_ident's OS ABI
 VERSIONS = {1: 3, 2: 4, 3: 5, 4: 6}  # code object version by e_ident's ABI version

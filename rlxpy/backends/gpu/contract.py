@@ -2,12 +2,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from rlxpy.backends.gpu.arch import Target
 from rlxpy.backends.gpu.codeobject import CodeObject, Kernel
 from rlxpy.backends.gpu.launch import Geometry, GpuLaunch
 from rlxpy.errors import CodeObjectError
+from rlxpy.frozen import dataclass
 
 MOST_KERNARG_NBYTES = 768
 SERVICES = {  # arguments behind which somebody must stand while the kernel runs

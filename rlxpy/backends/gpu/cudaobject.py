@@ -3,10 +3,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from rlxpy.backends.gpu.binary import Binary
 from rlxpy.backends.gpu.elf import CUDA, Elf, Section, Symbol
+from rlxpy.frozen import dataclass
 
 INFO, TEXT, TOOLS = ".nv.info", ".text.", ".note.nv.tkinfo"
 REGISTERS, FRAME, PARAMETER, MOST_THREADS = 0x2f, 0x11, 0x17, 0x05  # attributes in sections .nv.info

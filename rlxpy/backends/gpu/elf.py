@@ -2,10 +2,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
 from rlxpy.backends.gpu.binary import Binary
+from rlxpy.frozen import dataclass
 
 MAGIC = b"\x7fELF"
 AMDGPU, CUDA = 224, 190  # e_machine

@@ -4,7 +4,6 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -19,6 +18,7 @@ from rlxpy.backends.memory import Spot, locate
 from rlxpy.errors import DeviceError, InputError, RlxError
 from rlxpy.extend.kernels import HostLaunch
 from rlxpy.extend.plan import Plan, Space, Step
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dims import Sizes, at
 from rlxpy.ir.dtypes import Array
 from rlxpy.ir.graph import Ref

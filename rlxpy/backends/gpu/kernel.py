@@ -2,10 +2,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 
 from rlxpy.backends.cpu.kernel import Operand, Site as Site, symbols_used as symbols_used
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dims import Dim
 from rlxpy.ir.graph import Ref
 

@@ -5,7 +5,6 @@ import hashlib
 import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from rlxpy.backends.cpu import ctext
 from rlxpy.backends.cpu.custom import input_names, named
 from rlxpy.backends.templates import read
 from rlxpy.errors import InputError
+from rlxpy.frozen import dataclass
 from rlxpy.ir.attrs import field_types
 from rlxpy.ir.dims import Dim, Sizes, SymDim, product, symbols
 from rlxpy.ir.dtypes import DType

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from rlxpy.backends.cpu import ctext
 from rlxpy.backends.cpu.kernel import Operand, Site
@@ -12,6 +12,7 @@ from rlxpy.backends.gpu.launch import GpuLaunch
 from rlxpy.backends.gpu.movement import copied, emit_restore, in_place
 from rlxpy.backends.templates import flat
 from rlxpy.extend.plan import Plan, Space, Step
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dims import upper
 from rlxpy.ir.graph import Ref
 from rlxpy.ir.layout import row_major

@@ -3,13 +3,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar
 
 from rlxpy.backends.gpu import launch
 from rlxpy.backends.gpu.vendor import CUDA, ROCM
 from rlxpy.errors import HookMismatch, RlxError
 from rlxpy.extend.kernels import Choice, KernelRow, Refusal
+from rlxpy.frozen import dataclass
 from rlxpy.ir import hooks
 from rlxpy.ir.attrs import Custom, field_types
 from rlxpy.ir.dtypes import DType

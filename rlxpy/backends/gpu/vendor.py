@@ -3,11 +3,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from ctypes import CDLL, byref, c_int
-from dataclasses import dataclass
 from importlib.util import find_spec
 
 from rlxpy.backends.gpu.sim import current
 from rlxpy.errors import RlxError
+from rlxpy.frozen import dataclass
 
 NO_DEVICE, OLD_DRIVER = 100, 35  # both vendors use these numbers
 MEANING = {NO_DEVICE: "no device", OLD_DRIVER: "the driver is older than the library"}

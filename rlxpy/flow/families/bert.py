@@ -2,13 +2,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from rlxpy.errors import BuildError
 from rlxpy.flow.config import MOST_LAYERS, Settings
 from rlxpy.flow.core import ModelFlow
 from rlxpy.flow.ctx import FlowCtx
+from rlxpy.frozen import dataclass
 from rlxpy.ir import functions as F
 from rlxpy.ir.builder import Value
 from rlxpy.ir.dims import sym, upper

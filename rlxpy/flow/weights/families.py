@@ -2,11 +2,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from rlxpy.errors import LoadError
 from rlxpy.flow.weights.source import WeightSource
+from rlxpy.frozen import dataclass
 
 ARCHITECTURE = "general.architecture"
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 from rlxpy.errors import GgufError
 from rlxpy.flow.weights.mapped import MappedFile
 from rlxpy.flow.weights.source import Source, Weight
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dtypes import DType
 from rlxpy.ir.encoding import encoding
 

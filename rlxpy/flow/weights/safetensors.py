@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 from rlxpy.errors import BuildError, SafetensorsError
 from rlxpy.flow.weights.mapped import MappedFile
 from rlxpy.flow.weights.source import Source, Weight
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dtypes import Array, DType, dtype
 
 DTYPES = {

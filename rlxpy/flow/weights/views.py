@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from rlxpy import settings
 from rlxpy.errors import InputError, LoadError
 from rlxpy.extend.quantisers import Quantiser, pack, packing, quantiser
 from rlxpy.flow.weights.source import Weight, WeightSource, unknown_name
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dtypes import Array, DType
 from rlxpy.ir.encoding import Encoding
 

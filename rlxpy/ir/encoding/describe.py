@@ -1,7 +1,6 @@
 """An encoding of numbers as data: its planes, fields, scales and transform, and the one decoder that reads them all."""
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import reduce
 from math import lcm, prod
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rlxpy.errors import BuildError
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dtypes import Array, DType
 from rlxpy.ir.encoding.field import Field, read
 from rlxpy.ir.encoding.transform import Hadamard, Permutation

@@ -1,11 +1,11 @@
 """Where the bits of a stored number lie in a record, and how they are read and written."""
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import lcm
 
 import numpy as np
 
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dtypes import Array, DType
 
 

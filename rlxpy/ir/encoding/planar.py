@@ -1,9 +1,10 @@
 """Encodings that keep codes, scales and zeros in separate arrays."""
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import lcm
 
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dtypes import DType
 from rlxpy.ir.encoding.describe import Encoding, Plane
 from rlxpy.ir.encoding.field import Field, stream

@@ -1,11 +1,10 @@
 """What was done to a row before its numbers were chosen, and how decoding undoes it."""
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from rlxpy.errors import BuildError
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dtypes import Array
 
 

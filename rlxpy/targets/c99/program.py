@@ -3,13 +3,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, cast
 
 from rlxpy.backends.cpu import ctext
 from rlxpy.backends.cpu.kernel import Operand, Site
 from rlxpy.backends.cpu.unit import function_name, unused
 from rlxpy.extend.plan import Frame, Plan, Space, Step
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dims import Dim
 from rlxpy.ir.graph import Node, Ref
 from rlxpy.ir.layout import Layout, row_major

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from rlxpy.compiler.session import lower, weights_of
 from rlxpy.errors import LegaliseError
 from rlxpy.extend.plan import Plan, Space
 from rlxpy.extend.target import Content, Example
+from rlxpy.frozen import dataclass
 from rlxpy.fusion.plan import up
 from rlxpy.ir.constant import Constant
 from rlxpy.ir.dims import Symbol

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from rlxpy.backends.cpu import ctext, scalar
 from rlxpy.backends.cpu.kernel import Operand, Site
 from rlxpy.backends.cpu.loops import offset
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dims import Shape
 from rlxpy.ir.dtypes import DType
 from rlxpy.ir.graph import Graph, Node, Ref

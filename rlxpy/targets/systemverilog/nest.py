@@ -2,11 +2,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
+from rlxpy.frozen import dataclass
 from rlxpy.ir.graph import Graph, Node
 from rlxpy.ir.layout import Layout
 from rlxpy.ir.op import Op

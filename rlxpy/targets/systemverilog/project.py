@@ -2,13 +2,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from rlxpy.backends.cpu.unit import unused, word
 from rlxpy.errors import InputError
 from rlxpy.extend.backend import BackendSpec, Device
 from rlxpy.extend.kernels import KernelRow, KernelSearchPath
 from rlxpy.extend.target import Content, Example
+from rlxpy.frozen import dataclass
 from rlxpy.fusion.canonicalise import Canonicalise
 from rlxpy.fusion.legalise import LowerExtensions
 from rlxpy.fusion.pipeline import run

@@ -2,10 +2,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from rlxpy.backends.cpu.unit import unused, word
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dtypes import Array, DType
 from rlxpy.ir.graph import Graph, Node, Ref
 from rlxpy.ir.layout import Layout, ViewArgs, row_major

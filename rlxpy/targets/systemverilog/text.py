@@ -2,12 +2,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from textwrap import wrap
 from typing import Any
 
 from rlxpy.backends.cpu.unit import unused
 from rlxpy.backends.templates import read, render
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dtypes import Array, DType
 from rlxpy.targets.systemverilog.nest import Axis, Walk
 from rlxpy.targets.systemverilog.steps import LONGEST_NAME, Design, Memory, Step, ports

@@ -2,10 +2,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from rlxpy.extend.kernels import Choice
+from rlxpy.frozen import dataclass
 from rlxpy.fusion.legalise import Verdicts
 from rlxpy.fusion.regions import PRODUCTS
 from rlxpy.ir.attrs import Attrs, Custom, Named, field_types

@@ -4,9 +4,11 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from typing import Any
+
+from rlxpy.frozen import dataclass
 
 GAP = 22.0         # between neighbours in a layer
 LINE_GAP = 14.0    # between lines that pass a layer side by side

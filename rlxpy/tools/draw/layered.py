@@ -3,9 +3,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from rlxpy.frozen import dataclass
 from rlxpy.tools.draw.cells import LINE_GAP, Cell, Key, Wire, order_cells, place_cells
 
 LAYER_GAP = 30.0   # between layers, where lines bend

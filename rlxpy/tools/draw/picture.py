@@ -3,9 +3,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rlxpy.extend.backend import BackendSpec
+from rlxpy.frozen import dataclass
 from rlxpy.fusion.legalise import Verdicts
 from rlxpy.ir.graph import Graph, Node
 from rlxpy.ir.op import Op

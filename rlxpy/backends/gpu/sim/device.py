@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ctypes import CDLL, CFUNCTYPE, POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_uint64, c_void_p
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +16,7 @@ from rlxpy.backends.gpu.sim.build import library, toolchain
 from rlxpy.backends.gpu.sim.host import compile_host
 from rlxpy.backends.gpu.sim.machine import Machine, compile_machine, machine_toolchain
 from rlxpy.errors import BackendMissing, CompileError, InputError
+from rlxpy.frozen import dataclass
 from rlxpy.settings import setting
 
 By = Literal["host", "isa"]

@@ -3,11 +3,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rlxpy.backends.gpu import codeobject
 from rlxpy.backends.gpu.offline import compile_hip, device_compiler
 from rlxpy.backends.gpu.sim.build import kernels
+from rlxpy.frozen import dataclass
 from rlxpy.notes import note_once
 
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)

@@ -4,13 +4,14 @@ Results are those of the instructions' definitions; v_rcp, v_rsq, v_sqrt, v_exp,
 unit in the last place, are rounded correctly here, and matrix instructions sum in one order.  Nothing of this is a measurement of a card."""
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from rlxpy.backends.gpu.arch import target
 from rlxpy.backends.gpu.codeobject import CodeObject, read
 from rlxpy.backends.gpu.sim.isa.image import Image, placed
 from rlxpy.backends.gpu.sim.isa.launch import BUDGET, Dim3, Ranges, Report, Shape, execute
 from rlxpy.errors import LoadError
+from rlxpy.frozen import dataclass
 
 __all__ = ["Module", "Report", "load"]
 

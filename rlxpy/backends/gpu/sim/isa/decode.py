@@ -1,8 +1,6 @@
 """From a disassembled program to the records that the executor runs."""
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rlxpy.backends.gpu.sim.isa.build import Context, instruction
 from rlxpy.backends.gpu.sim.isa.matrix import is_matrix, matrix
 from rlxpy.backends.gpu.sim.isa.memory import lds, scalar_memory, vector_memory
@@ -12,6 +10,7 @@ from rlxpy.backends.gpu.sim.isa.records import Instruction
 from rlxpy.backends.gpu.sim.isa.scalars import is_nothing, scalar
 from rlxpy.backends.gpu.sim.isa.text import Line, split
 from rlxpy.backends.gpu.sim.isa.vectors import dual, vector
+from rlxpy.frozen import dataclass
 
 
 @dataclass(frozen=True)

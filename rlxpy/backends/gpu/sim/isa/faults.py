@@ -2,11 +2,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from rlxpy.backends.gpu.sim.isa.image import Image
 from rlxpy.backends.gpu.sim.isa.records import Fault, Launch, names
 from rlxpy.errors import KernelFault
+from rlxpy.frozen import dataclass
 
 MANY = 0xffff
 

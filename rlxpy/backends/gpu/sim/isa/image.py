@@ -4,7 +4,6 @@ from __future__ import annotations
 import ctypes
 import mmap
 import struct
-from dataclasses import dataclass
 from functools import cached_property
 
 from rlxpy.backends.gpu.codeobject import CodeObject, Kernel
@@ -14,6 +13,7 @@ from rlxpy.backends.gpu.sim.isa.model import Model, model_of
 from rlxpy.backends.gpu.sim.isa.records import LANES, Instruction
 from rlxpy.backends.gpu.sim.isa.text import disassemble
 from rlxpy.errors import LoadError
+from rlxpy.frozen import dataclass
 
 _RELOCATIONS = 4  # sh_type of tables with addends
 _ABSOLUTE, _RELATIVE = 3, 13  # R_AMDGPU_ABS64, R_AMDGPU_RELATIVE64

@@ -4,7 +4,6 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +13,7 @@ from rlxpy.backends.gpu.sim.isa.image import Image
 from rlxpy.backends.gpu.sim.isa.machine import machine
 from rlxpy.backends.gpu.sim.isa.records import NO_REG, Launch, Shadow, Wave
 from rlxpy.errors import InputError
+from rlxpy.frozen import dataclass
 
 Dim3 = tuple[int, int, int]
 Ranges = Iterable[tuple[int, int]]

@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from rlxpy.frozen import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from rlxpy.frozen import dataclass
 
 # Of each type letter: the C type of a source, how it is made of the lane's bits x, and how a result e becomes bits.
 _KINDS = {

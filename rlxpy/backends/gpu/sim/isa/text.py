@@ -6,11 +6,11 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from rlxpy.errors import BackendMissing, CompileError
+from rlxpy.frozen import dataclass
 
 PROGRAMS = ("llvm-objdump-22", "llvm-objdump-23", "llvm-objdump-21", "llvm-objdump-20", "llvm-objdump")
 _LINE = re.compile(r"^\t(\S.*?)\s*// ([0-9A-F]+): ([0-9A-F ]+?)(?: ?<.*>)?$", re.MULTILINE)
