@@ -14,7 +14,7 @@ RlxError
 ├── DeviceError                a GPU's runtime refused something, or a kernel broke off
 ├── NonDifferentiableError     no gradient rule and nothing to differentiate instead
 ├── FusionError                `assert_fusion_clean` met a near miss
-└── RegistryError              two things claim one name, or one is not what it claims: SchemaConflict, AbiMismatch
+└── RegistryError              two things claim one name, or one is not what it claims: SchemaConflict, AbiMismatch, AmbiguousRank
 """
 from __future__ import annotations
 
@@ -68,6 +68,7 @@ class FusionError(RlxError): ...
 class RegistryError(RlxError): ...
 class SchemaConflict(RegistryError): ...
 class AbiMismatch(RegistryError): ...
+class AmbiguousRank(RegistryError): ...
 
 
 def nearest(name: str, known: list[str] | tuple[str, ...], count: int = 3) -> str:

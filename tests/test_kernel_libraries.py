@@ -19,7 +19,7 @@ from rlxpy.backends.reference import Reference
 from rlxpy.cli import why
 from rlxpy.cli.app import app
 from rlxpy.compiler.session import served
-from rlxpy.errors import AbiMismatch, InputError, LegaliseError, RegistryError, RlxError, SchemaConflict
+from rlxpy.errors import AbiMismatch, AmbiguousRank, InputError, LegaliseError, RegistryError, RlxError, SchemaConflict
 from rlxpy.extend.backend import BackendSpec, Device
 from rlxpy.extend.bands import narrowed
 from rlxpy.extend.kernels import (
@@ -39,6 +39,7 @@ from rlxpy.extend.schema import OpSchema, Param
 from rlxpy.fusion.pipeline import run, standard
 from rlxpy.ir.dims import Dim
 from rlxpy.ir.dtypes import Array
+from rlxpy.tools.check import check_op
 
 DEVICES = ["reference", "cpu"]
 assert why, "its command is registered"
@@ -308,6 +309,46 @@ def test_the_first_schema_of_an_op_stands_and_a_different_one_names_both_sides()
 def test_points_of_tunables_begin_with_the_default_and_are_those_that_can_be_launched() -> None:
     r = row(1, tunables=(Tunable("a", (1, 2), 2), Tunable("b", (1, 3), 1)), tune_valid=lambda p: p["a"] * p["b"] != 3)
     assert list(points(r)) == [{"a": 2, "b": 1}, {"a": 1, "b": 1}, {"a": 2, "b": 3}]
+
+
+# ---- rows for one geometry alone -----------------------------------------------------------------------------------
+EXACT = tuple(Constraint(k, "EQ", v) for k, v in (("M", 4), ("K", 6), ("N", 8)))
+F32, PLAIN = Constraint("x.dtype", "EQ", "f32"), Constraint("x.rank", "EQ", 2)
+
+
+def test_two_rows_for_exactly_one_call_are_an_error_that_names_both() -> None:
+    lib("mine", row(1, *EXACT, F32, op=Op.MATMUL, name="a"), row(2, *EXACT, PLAIN, op=Op.MATMUL, name="b"))
+    with pytest.raises(AmbiguousRank, match=r"mine/a and mine/b both are for exactly this matmul : f32\[4,8\]\n  at: .*py:\d+") as caught:
+        compile(matmul(4, 6, 8), device="reference")
+    assert caught.value.why == "mine/a asks for x.dtype EQ f32; mine/b asks for x.rank EQ 2, and both have priority 0"
+    compile(matmul(4, 6, 9), device="reference")  # a call that neither is for
+
+
+@pytest.mark.parametrize(("first", "second", "want"), [
+    (row(1, *EXACT, F32, op=Op.MATMUL), row(2, *EXACT, PLAIN, op=Op.MATMUL, priority=1), 2),   # one has priority
+    (row(1, *EXACT, F32, op=Op.MATMUL), row(2, *EXACT, op=Op.MATMUL), 1),                        # one asks for more
+    (row(1, *EXACT[:2], F32, op=Op.MATMUL), row(2, *EXACT[:2], PLAIN, op=Op.MATMUL), 1),         # neither is for one geometry
+    (row(1, *EXACT, F32, op=Op.MATMUL), row(2, *EXACT, Constraint("x.dtype", "EQ", "f64"), op=Op.MATMUL), 1),  # one refuses
+])
+def test_other_ties_are_decided_as_ever(first: KernelRow, second: KernelRow, want: int) -> None:
+    lib("mine", first, second)
+    assert compile(matmul(4, 6, 8), device="reference").plan.steps[0].choice.name == f"mine/fills{want}"
+
+
+def test_a_row_that_refuses_everyday_calls_is_checked_on_those_it_is_made_for() -> None:
+    def sums(ins: Sequence[Array], outs: Sequence[Array], attrs: Mapping[str, Any]) -> None:
+        outs[0][...] = np.exp(ins[0])
+
+    deep = Constraint("x.shape[-1]", "DIV", 128)
+    for shapes, result in (((), "not run"), ((((3, 128),), ((0, 256),)), "ok"), ((((3, 64),),), "not run")):
+        with kernel_registry():
+            lib("mine", KernelRow("deep", Op.EXP, sums, args=("x",), constraints=(deep,), opd_shapes=shapes))
+            (found,) = [c for c in check_op("exp", devices=("reference",)).checks if c.law == "kernel mine/deep"]
+        assert found.result == result, found
+        assert bool(shapes) or "x.shape[-1] DIV 128" in found.skipped
+    with kernel_registry():
+        lib("mine", KernelRow("deep", Op.EXP, filled(1), args=("x",), constraints=(deep,), opd_shapes=(((3, 128),),)))
+        assert "kernel mine/deep" in {c.law for c in check_op("exp", devices=("reference",)).of("FAILED")}
 
 
 # ---- what a library may not be -------------------------------------------------------------------------------------

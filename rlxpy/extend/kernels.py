@@ -4,11 +4,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from enum import Enum
-from itertools import product
+from itertools import product, takewhile
 from math import prod
 from typing import Any
 
-from rlxpy.errors import InputError, RegistryError, nearest
+from rlxpy.errors import AmbiguousRank, InputError, RegistryError, nearest
 from rlxpy.extend.constraints import Constraint as Constraint, facts_of as facts_of
 from rlxpy.extend.schema import OpSchema, named_sizes, schema_of, settle
 from rlxpy.frozen import dataclass
@@ -75,7 +75,8 @@ class KernelRow:
     replaces    of a fused row, the one chain of plain ops that it computes, as a function of Values: served is a node whose body is this
                 chain and no other, and the results must be the chain's byte for byte
     tune_valid  whether a point of the tunables can be launched at all; the point chosen is in attrs
-    describe    describe(graph, node) says in a report what the row will do there"""
+    describe    describe(graph, node) says in a report what the row will do there
+    opd_shapes  calls that the row is made for, each by the shapes of its operands: where it refuses everyday ones, tools run it on these"""
 
     name: str
     op: Op
@@ -95,6 +96,7 @@ class KernelRow:
     replaces: Callable[..., Any] | None = None
     tune_valid: Callable[[Mapping[str, int]], bool] | None = None
     describe: Callable[[Graph, Node], str] | None = None
+    opd_shapes: tuple[tuple[tuple[int, ...], ...], ...] = ()
 
     def refusal(self, facts: Mapping[str, Any], derived: frozenset[str] = frozenset()) -> str | None:
         """The first constraint that refuses; those on derived parameters set a value and refuse nothing."""
@@ -280,10 +282,11 @@ class KernelSearchPath:
         return Trial(library.name, row, why, tuple(params.items()))
 
     def resolve(self, graph: Graph, node: Node, device: Mapping[str, Any]) -> Choice | Refusal:
-        """Pure: the same answer for the same data."""
-        lost: list[tuple[str, str]] = []
-        for t in self.trials(graph, node, device):
+        """Pure: the same answer for the same data.  Raises AmbiguousRank."""
+        lost, trials = list[tuple[str, str]](), self.trials(graph, node, device)
+        for t in trials:
             if t.refusal is None:
+                _check_rank(t, trials, self.schema(node.op, node.kind), node)
                 return Choice(t.row, t.library, lost=tuple(lost), params=t.params)
             lost.append((t.name, t.refusal))
         forced = self.forced_for(node)
@@ -319,6 +322,25 @@ class KernelSearchPath:
                 raise InputError(f"no kernel library {n!r}", why=f"there are {', '.join((*known, *groups))}", fix=f"near it: {nearest(n, [*known, *groups])}")
         wanted = dict.fromkeys(k for n in names for k in groups.get(n, (n,)))
         return replace(self, libraries=tuple(known[n] for n in wanted))
+
+
+def _exact(row: KernelRow, schema: OpSchema | None) -> bool:
+    """Whether a row is for one geometry alone: an EQ for every size that the op's schema names."""
+    fixed = {c.key for c in row.constraints if c.test == "EQ"}
+    sizes = [p.name for p in schema.params if not p.derived] if schema else []
+    return bool(sizes) and fixed.issuperset(sizes)
+
+
+def _check_rank(won: Trial, later: Iterator[Trial], schema: OpSchema | None, node: Node) -> None:
+    """Of rows for one geometry alone, declaration order decides nothing, unless one asks for all that the other asks for and more."""
+    if not _exact(won.row, schema):
+        return
+    for t in takewhile(lambda t: t.library == won.library and t.row.priority == won.row.priority, later):
+        a, b = won.row.constraints, t.row.constraints
+        if t.refusal is None and _exact(t.row, schema) and not (all(c in b for c in a) or all(c in a for c in b)):
+            said = "; ".join(f"{x.name} asks for {', '.join(f'{c.key} {c.test} {c.value}' for c in mine if c not in other)}" for x, mine, other in ((won, a, b), (t, b, a)))
+            raise AmbiguousRank(f"{won.name} and {t.name} both are for exactly this {node.label} : {node.type}", where=node.where, why=f"{said}, and both have priority {t.row.priority}",
+                                fix="give one a higher priority, or the constraint that tells them apart")
 
 
 def operand_index(row: KernelRow, schema: OpSchema | None, name: str) -> int:

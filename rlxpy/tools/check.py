@@ -20,6 +20,7 @@ from rlxpy.frozen import dataclass
 from rlxpy.ir.builder import Builder
 from rlxpy.ir.dtypes import Array
 from rlxpy.ir.extension import OpExtension, extension, is_op_registered, register_op, registry
+from rlxpy.ir.graph import Graph, Node
 from rlxpy.ir.op import Op
 from rlxpy.ir.row import Why
 from rlxpy.ir.text import parse, show
@@ -33,7 +34,7 @@ from rlxpy.tools.op_table import op_facts
 from rlxpy.tools.samples import AnyOp, Case, Sample, as_tuple, name_of
 
 ONLY = "check"  # the library of a row that is tried by itself
-FREE = CompileOptions(debug=True, numerics="highest", kernels=())
+FREE = CompileOptions(debug=True, numerics="highest", kernels=(), force_row=())
 ALONE = replace(FREE, optimise=False, kernels=(BUILTIN,))  # without the libraries of others, which would come first
 RTOL, ATOL = 1e-6, 2e-8  # of finite differences in f64
 BATCH = 3
@@ -214,17 +215,30 @@ class _Narrowed:
 
 def _on(device: str, every: Sequence[Sample]) -> Iterator[Check]:
     """Every kernel row by itself, then what compile() chooses, among neighbours that it may fuse with."""
-    whole = backend(device)
+    whole, everyday = backend(device), _nodes(every)
     simulated = bool(whole.spec.facts.get("simulated"))
-    nodes = [(g, g.nodes[len(s.input_types())]) for s in every for g in (s.graph(),)]
     for library in served(whole.spec, FREE).kernels.libraries:
-        for row in library.by_op.get((nodes[0][1].op, nodes[0][1].kind), ()):
+        for row in library.by_op.get((everyday[0][2].op, everyday[0][2].kind), ()):
             law, alone = f"kernel {library.name}/{row.name}", _only(whole.spec, library, row)
-            verdicts = [served(alone, ALONE).verdict(*n) for n in nodes]
-            taken = [s for s, v in zip(every, verdicts, strict=True) if isinstance(v, Choice)]
-            refused = next((v.reasons[0] for v in verdicts if isinstance(v, Refusal)), "")
-            yield _run(law, device, _Narrowed(whole, alone), calls(taken), simulated, ALONE) if taken else Check(law, device, skipped=f"it takes none of {len(every)} calls: {refused}")
+            tried, (taken, refused) = everyday, _taken(alone, everyday)
+            if row.opd_shapes and not taken:
+                tried = _nodes(_samples(every[0].op, tuple(map(Case, row.opd_shapes))))
+                taken, refused = _taken(alone, tried)
+            yield _run(law, device, _Narrowed(whole, alone), calls(taken), simulated, ALONE) if taken else Check(law, device, skipped=f"it takes none of {len(tried)} calls: {refused}")
     yield _run("as compiled", device, whole, calls(every), simulated, FREE)
+
+
+_Tried = Sequence[tuple[Sample, Graph, Node]]  # a call, its graph, and the node of its op
+
+
+def _nodes(every: Sequence[Sample]) -> _Tried:
+    return [(s, g, g.nodes[len(s.input_types())]) for s in every for g in (s.graph(),)]
+
+
+def _taken(spec: BackendSpec, tried: _Tried) -> tuple[list[Sample], str]:
+    """The calls that a spec takes, and why it does not take one."""
+    verdicts = [(s, served(spec, ALONE).verdict(graph, node)) for s, graph, node in tried]
+    return [s for s, v in verdicts if isinstance(v, Choice)], next((v.reasons[0] for _, v in verdicts if isinstance(v, Refusal)), "")
 
 
 def _only(spec: BackendSpec, library: KernelLibrary, row: KernelRow) -> BackendSpec:
