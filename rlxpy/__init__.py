@@ -9,6 +9,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from rlxpy.compiler.compiled import CompiledGraph as CompiledGraph
+    from rlxpy.compiler.counting import dispatch_stats as dispatch_stats
     from rlxpy.compiler.devices import available_backends as available_backends, backend_report as backend_report
     from rlxpy.compiler.options import CompileOptions as CompileOptions, force_row as force_row
     from rlxpy.compiler.saved import load as load
@@ -29,7 +30,7 @@ _HOME = {
     "Builder": "ir.builder", "CompileOptions": "compiler.options", "CompiledGraph": "compiler.compiled", "DType": "ir.dtypes",
     "Embedder": "generate.embedder", "Generator": "generate.generator", "Graph": "ir.graph", "ModelFlow": "flow.core", "Op": "ir.op",
     "RlxError": "errors", "Session": "compiler.session", "Value": "ir.builder", "available_backends": "compiler.devices",
-    "backend_report": "compiler.devices", "compile": "compiler.session", "cond": "ir.trace",
+    "backend_report": "compiler.devices", "compile": "compiler.session", "cond": "ir.trace", "dispatch_stats": "compiler.counting",
     "force_row": "compiler.options", "load": "compiler.saved", "parse": "ir.text", "scan": "ir.trace",
     "show": "ir.text", "sym": "ir.dims", "while_loop": "ir.trace",
 }

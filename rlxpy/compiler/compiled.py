@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlxpy.compiler.arrays import check_outputs, check_param, gather_inputs
+from rlxpy.compiler.counting import COUNTING
 from rlxpy.compiler.hoist import Hoisted
 from rlxpy.compiler.options import CompileOptions
 from rlxpy.compiler.relayout import Relaid
@@ -55,7 +56,7 @@ class CompiledGraph:
         arrays, known = gather_inputs(self.source, inputs, named, {} if sizes is None else sizes)
         self._refuse_empty(known)
         outputs = tuple([np.empty(bind(shape, known), dtype) for shape, dtype in self._results])
-        self._executable.run(arrays, known, outputs, self._state if state is None else state)
+        self._run(arrays, known, outputs, state)
         return outputs[0] if len(outputs) == 1 else outputs
 
     __call__ = run
@@ -68,7 +69,14 @@ class CompiledGraph:
         checked = check_outputs(self.source, outputs, known)
         self._refuse_empty(known)
         overlap = any(np.may_share_memory(a, b) for a in checked for b in arrays)
-        self._executable.run([a.copy() for a in arrays] if overlap else arrays, known, checked, self._state if state is None else state)
+        self._run([a.copy() for a in arrays] if overlap else arrays, known, checked, state)
+
+    def _run(self, arrays: list[Array], sizes: Mapping[str, int], outputs: Sequence[Array], state: Any) -> None:
+        counting = COUNTING.get()
+        waiting = counting is not None and self.tier != self.device
+        self._executable.run(arrays, sizes, outputs, self._state if state is None else state)
+        if counting is not None:
+            counting.add(self.plan, sizes, waiting=waiting)
 
     @placed
     def profile(self, /, *inputs: Any, sizes: Mapping[str, int] | None = None, state: Any = None, **named: Any) -> tuple[Span, ...]:
