@@ -24,6 +24,11 @@ template <class Op, class T> RLX_INLINE T rlx_wave_fold(T v) {
   for (int lanes = RLX_WAVE / 2; lanes > 0; lanes >>= 1) v = Op::of(v, rlx_xor_lane(v, lanes));
   return v;
 }
+// Over so many neighbouring lanes, a power of two and at most 32.
+template <class Op, int LANES, class T> RLX_INLINE T rlx_lanes_fold(T v) {
+  for (int lanes = LANES / 2; lanes > 0; lanes >>= 1) v = Op::of(v, rlx_xor_lane(v, lanes));
+  return v;
+}
 // Blocks of whole waves, in one dimension.
 template <class Op, class T> RLX_INLINE T rlx_block_fold(T v, T *room) {
   v = rlx_wave_fold<Op>(v);

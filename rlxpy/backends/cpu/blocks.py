@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from rlxpy.backends.cpu import ctext
 from rlxpy.frozen import dataclass
@@ -25,15 +26,19 @@ class Group:
     least: str
 
 
-def groups(e: Encoding) -> tuple[Group, ...]:
-    """The C reads what `levels` declares."""
+def declared(label: str, f: Field, i: int) -> str:
+    """C for element i of a field that `levels` declares."""
+    return f"{label}_v[{i}]"
+
+
+def groups(e: Encoding, at: Callable[[str, Field, int], str] = declared) -> tuple[Group, ...]:
+    """`at` gives C for an element of a field of scales or minimums, by the field's label."""
     count = max(f.count for f in (*e.scales, *e.mins))
 
-    def at(label: str, f: Field, g: int) -> str:
-        return f"{label}_v[{g // (count // f.count)}]"
+    def product(label: str, fields: tuple[Field, ...], g: int) -> str:
+        return "*".join(at(f"{label}{k}", f, g // (count // f.count)) for k, f in enumerate(fields))
 
-    return tuple(Group(g*e.block // count, e.block // count, "*".join(at(f"scale{k}", f, g) for k, f in enumerate(e.scales)),
-                       "*".join(at(f"min{k}", f, g) for k, f in enumerate(e.mins))) for g in range(count))
+    return tuple(Group(g*e.block // count, e.block // count, product("scale", e.scales, g), product("min", e.mins, g)) for g in range(count))
 
 
 def has_heads(e: Encoding) -> bool:
@@ -46,27 +51,27 @@ def levels(e: Encoding) -> list[str]:
     fields = {**{f"scale{k}": f for k, f in enumerate(e.scales)}, **{f"min{k}": f for k, f in enumerate(e.mins)}}
     lines: list[str] = []
     for label, f in fields.items():
-        lines += [*_bits(label, f), f"f32 {label}_v[{f.count}];", f"for (int i = 0; i < {f.count}; i++) {label}_v[i] = {_worth(label, f, e.name)};"]
+        lines += [*_bits(label, f), f"f32 {label}_v[{f.count}];", f"for (int i = 0; i < {f.count}; i++) {label}_v[i] = {worth(label, f, e.name, f'{label}[i]')};"]
     return lines
 
 
 def tables(e: Encoding) -> list[str]:
     """C tables that the other texts of this encoding look values up in."""
     named = {**{f"scale{k}": f for k, f in enumerate(e.scales)}, **{f"min{k}": f for k, f in enumerate(e.mins)}}
-    floats = [f"static const f32 rlx_{label}_{e.name}[{len(f.table)}] = {{{', '.join(ctext.literal(v, DType.F32) for v in f.table)}}};"
+    floats = [f"RLX_TABLE f32 rlx_{label}_{e.name}[{len(f.table)}] = {{{', '.join(ctext.literal(v, DType.F32) for v in f.table)}}};"
               for label, f in named.items() if f.table]
     if not e.code.table:
         return floats
     low = int(_range(e.code)[0])
-    bytes_ = {"codes": [int(v) % 256 for v in _entries(e.code)], "raised": [int(v) - low for v in _entries(e.code)]}
-    return [*floats, *(f"static const u8 rlx_{k}_{e.name}[16] RLX_UNUSED = {{{', '.join(map(str, v))}}};" for k, v in bytes_.items())]
+    bytes_ = {"codes": [int(v) % 256 for v in entries(e.code)], "raised": [int(v) - low for v in entries(e.code)]}
+    return [*floats, *(f"RLX_TABLE u8 rlx_{k}_{e.name}[16] = {{{', '.join(map(str, v))}}};" for k, v in bytes_.items())]
 
 
 def wide(e: Encoding, first: int, lanes: int) -> str:
     """C for codes first..first+lanes as a vector of i32, each what it is worth before scales."""
     f = e.code
     signed = f.dtype is DType.I8
-    parts = [_wide_part(_places(p, first, lanes), p, signed) for p in _pieces(f)]
+    parts = [_wide_part(places_of(p, first, lanes), p, signed) for p in pieces_of(f)]
     text = " | ".join(parts)
     if f.table:
         return f"rlx_look_up_wide(rlx_codes_{e.name}, {text})"
@@ -96,7 +101,7 @@ def plain(e: Encoding) -> Bytes:
 def narrow(e: Encoding, first: int, count: int, form: Bytes, abreast: int = 1) -> str:
     """C for codes first..first+count, 16 or 32, as a vector of bytes in a form; abreast 2: of 16 codes of the block at `r`, then of that at `q`."""
     f = e.code
-    text = " | ".join(_abreast(p, first) if abreast == 2 else _narrow_part(p, first, count) for p in _pieces(f))
+    text = " | ".join(_abreast(p, first) if abreast == 2 else _narrow_part(p, first, count) for p in pieces_of(f))
     if f.table:
         return f"rlx_look_up(rlx_{'codes' if form.signed else 'raised'}_{e.name}, {text})"
     if f.dtype is DType.I8:
@@ -106,12 +111,12 @@ def narrow(e: Encoding, first: int, count: int, form: Bytes, abreast: int = 1) -
 
 # ---- where bits lie
 @dataclass(frozen=True)
-class _Place:
+class Place:
     byte: int
     shift: int
 
 
-def _pieces(f: Field) -> tuple[tuple[Piece, ...], ...]:
+def pieces_of(f: Field) -> tuple[tuple[Piece, ...], ...]:
     """Pieces grouped by what they give (width and left): each group gives all elements their share."""
     kinds: dict[tuple[int, int], list[Piece]] = {}
     for p in f.pieces:
@@ -119,20 +124,20 @@ def _pieces(f: Field) -> tuple[tuple[Piece, ...], ...]:
     return tuple(tuple(g) for g in kinds.values())
 
 
-def _places(group: tuple[Piece, ...], first: int, count: int) -> list[_Place]:
-    found: dict[int, _Place] = {}
+def places_of(group: tuple[Piece, ...], first: int, count: int) -> list[Place]:
+    found: dict[int, Place] = {}
     for p in group:
         for i, element in enumerate(range(p.elements.start, p.elements.stop, p.element_step)):
-            found[element] = _Place(p.byte + i*p.byte_step, p.shift)
+            found[element] = Place(p.byte + i*p.byte_step, p.shift)
     return [found[i] for i in range(first, first + count)]
 
 
-def _is_run(places: list[_Place]) -> bool:
+def _is_run(places: list[Place]) -> bool:
     """Neighbouring bytes, all shifted alike."""
-    return all(q == _Place(places[0].byte + i, places[0].shift) for i, q in enumerate(places))
+    return all(q == Place(places[0].byte + i, places[0].shift) for i, q in enumerate(places))
 
 
-def _wide_part(places: list[_Place], group: tuple[Piece, ...], signed: bool) -> str:
+def _wide_part(places: list[Place], group: tuple[Piece, ...], signed: bool) -> str:
     width, left, shift, byte = group[0].width, group[0].left, places[0].shift, places[0].byte
     if signed:
         assert _is_run(places)
@@ -156,26 +161,26 @@ def _wide_part(places: list[_Place], group: tuple[Piece, ...], signed: bool) -> 
 
 
 def _narrow_part(group: tuple[Piece, ...], first: int, count: int) -> str:
-    places = _places(group, first, count)
+    places = places_of(group, first, count)
     if _is_run(places):
         return _picked(group[0], places[0], f"rlx_load{count}(r + {places[0].byte})", 0x0101010101010101 if count == 8 else 1)
     if count > 8:
         half = count // 2
         return f"rlx_join{count}({_narrow_part(group, first, half)}, {_narrow_part(group, first + half, half)})"
     assert group[0].width == 1, "single bits, or runs of bytes"
-    assert places == [_Place(places[0].byte, i) for i in range(8)], "single bits in their order"
+    assert places == [Place(places[0].byte, i) for i in range(8)], "single bits in their order"
     return f"(rlx_bits8(r[{places[0].byte}]) << {group[0].left})"
 
 
 def _abreast(group: tuple[Piece, ...], first: int) -> str:
-    places = _places(group, first, 16)
+    places = places_of(group, first, 16)
     if _is_run(places):
         return _picked(group[0], places[0], f"rlx_join32(rlx_load16(r + {places[0].byte}), rlx_load16(q + {places[0].byte}))", 1)
     of_r = _narrow_part(group, first, 16)
     return f"rlx_join32({of_r}, {re.sub(ROW, 'q', of_r)})"
 
 
-def _picked(piece: Piece, place: _Place, text: str, ones: int) -> str:
+def _picked(piece: Piece, place: Place, text: str, ones: int) -> str:
     """The bits of a piece from a vector of bytes, or from bytes in a word whose lowest bits `ones` has."""
     text = f"({text} >> {place.shift})" if place.shift else text
     if piece.width < 8 and (place.shift + piece.width < 8 or ones > 1):
@@ -184,14 +189,14 @@ def _picked(piece: Piece, place: _Place, text: str, ones: int) -> str:
 
 
 # ---- what numbers are worth
-def _entries(f: Field) -> tuple[float, ...]:
+def entries(f: Field) -> tuple[float, ...]:
     return tuple(v for v in f.table if isinstance(v, float))
 
 
 def _range(f: Field) -> tuple[int, int]:
     """Least and greatest code."""
     if f.table:
-        return int(min(_entries(f))), int(max(_entries(f)))
+        return int(min(entries(f))), int(max(entries(f)))
     if f.dtype is DType.I8:
         return -128, 127
     return -int(f.zero), 2**f.bits - 1 - int(f.zero)
@@ -214,8 +219,8 @@ def _bits(label: str, f: Field) -> list[str]:
     return lines
 
 
-def _worth(label: str, f: Field, name: str) -> str:
-    bits = f"{label}[i]"
+def worth(label: str, f: Field, name: str, bits: str) -> str:
+    """C for a scale or minimum as f32, of its bits as they are stored."""
     if f.table:
         return f"rlx_{label}_{name}[{bits}]"
     text = f"rlx_half({bits})" if f.dtype is DType.F16 else f"(f32){bits}" if f.dtype is None else f"(f32)({f.dtype.text}){bits}" if f.dtype.is_integer else f"rlx_load_{f.dtype.text}({bits})"

@@ -1,7 +1,7 @@
 """Products as kernels see them: which axes are one walk of rows, which are a batch of matrices, and what follows on the result."""
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rlxpy.backends.cpu import ctext, scalar
 from rlxpy.backends.cpu.elementwise import body_of, unravel
@@ -46,7 +46,8 @@ def products(site: Site, op: Op = Op.MATMUL) -> Products:
 
 @dataclass(frozen=True)
 class Walk:
-    """[batch..] matrices of [rows, depth] on the left.  `batch` steps the left operand in elements, then each right one in matrices."""
+    """[batch..] matrices of [rows, depth] on the left.  `batch` steps the left operand in elements, then each right one in matrices,
+    or in what their layouts were given in."""
 
     batch: Nest
     rows: Dim
@@ -67,11 +68,13 @@ def _is_read(walks: Nest) -> bool:
     return any(s != 0 for strides in walks.strides for s in strides)
 
 
-def walk(p: Products, left: Operand) -> Walk:
-    """Batch axes join the rows wherever the left operand walks them as one and the right ones do not change."""
+def walk(p: Products, left: Operand, rights: Sequence[Layout] | None = None) -> Walk:
+    """Batch axes join the rows wherever the left operand walks them as one and the right ones do not change.
+
+    rights: layouts of the right operands' batch axes; None where their matrices lie one after another."""
     lead = p.out.shape[:-2]
     steps = [aligned(left.shape[:-2], Layout(left.layout.strides[:-2]), lead)]
-    steps += [aligned(r.shape[:-2], row_major(r.shape[:-2]), lead) for r in p.rights]
+    steps += [aligned(r.shape[:-2], at, lead) for r, at in zip(p.rights, rights or [row_major(r.shape[:-2]) for r in p.rights], strict=True)]
     rows, row_step = p.rows, left.layout.strides[-2]
     while lead and (lead[-1] == 1 or all(s[-1] == 0 for s in steps[1:])):
         if lead[-1] != 1:
@@ -84,7 +87,7 @@ def walk(p: Products, left: Operand) -> Walk:
 
 
 def batch_offset(w: Walk, operand: int) -> str:
-    """C for where operand (0 the left one) is at batch indices i0, i1, ..: elements of the left one, matrices of a right one."""
+    """C for where operand (0 the left one) is at batch indices i0, i1, ..: elements of the left one, what their steps are in of a right one."""
     return " + ".join(f"i{k}*{ctext.dim(s)}" for k, s in enumerate(w.batch.strides[operand]) if s != 0) or "0"
 
 

@@ -23,8 +23,8 @@ def load(k: int, o: Operand, element: str) -> str:
     return f"const {ctext.value(o.dtype)} a{k} = {scalar.load(o.dtype, element)};"
 
 
-def each(site: Site, shape: tuple[Dim, ...], lines: list[str]) -> Kernel:
+def each(site: Site, shape: tuple[Dim, ...], lines: list[str], needs: tuple[str, ...] = ()) -> Kernel:
     """`lines` for every t < product(shape), each in a thread of its own."""
     n = product(shape)
     text = "\n".join([f"const i64 t = rlx_thread();\nif (t < {ctext.dim(n)}) {{", *indent(lines), "}"])
-    return Kernel(params(site.ins, *site.outs), text, arguments(site.ins, *site.outs), (quotient(n, THREADS),), sizes=symbols_used(site, *shape))
+    return Kernel(params(site.ins, *site.outs), text, arguments(site.ins, *site.outs), (quotient(n, THREADS),), sizes=symbols_used(site, *shape), needs=needs)

@@ -1,0 +1,139 @@
+"""Products on the simulated GPU against sums in float64: the cases of the cpu's tests, every type, few rows and many."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gpu_device import rocm as rocm
+from test_cpu_products import CASES, EPS, arrays_of, chains, error_bound, product_graph, viewed
+from test_packed_kernels import BOUND, KINDS, ROWS, depth_of, size, weights
+
+from rlxpy import Builder, CompileOptions, DType, compile, sym
+from rlxpy.backends.cpu.blocks import BLOCKS
+from rlxpy.backends.gpu.sim import Simulation
+from rlxpy.ir.encoding import encoding
+
+Array = np.ndarray[Any, Any]
+DEBUG = CompileOptions(debug=True)
+pytestmark = pytest.mark.usefixtures("rocm")
+
+
+def kernels_of(f: Any) -> set[str]:
+    """At any size."""
+    return {v.choice.name for s in f.plan.steps for v in s.variants}
+
+
+@pytest.mark.parametrize("d", EPS, ids=lambda d: d.text)
+def test_products(d: DType) -> None:
+    graph, weights, given = product_graph(CASES, d)
+    f = compile(graph, weights, device="rocm", options=DEBUG)
+    assert kernels_of(f) >= {"gpu/matmul", "gpu/matmul.few"}
+    for _ in range(2):
+        for (name, case), got, k in zip(CASES.items(), f.run(*given), range(len(CASES)), strict=True):
+            want_of = viewed(case, *arrays_of(case, d, k))
+            assert got.dtype == d.numpy
+            assert np.all(np.abs(got.astype(np.float64) - np.matmul(*want_of)) <= error_bound(*want_of, d)), name
+
+
+def test_whole_numbers_wrap() -> None:
+    rng = np.random.default_rng(0)
+    b, given, want = Builder("wraps"), list[Array](), list[Array]()
+    outputs = []
+    for d in (DType.I8, DType.I64, DType.U16):
+        for rows in (5, 20):
+            a, w = (rng.integers(-100, 100, s).astype(d.numpy) for s in ((3, rows, 7), (3, 7, 70)))
+            outputs.append(b.input(f"a{len(given)}", a.shape, d) @ b.input(f"w{len(given)}", w.shape, d))
+            given += [a, w]
+            want.append(a @ w)
+    f = compile(b.finish(*outputs), device="rocm", options=DEBUG)
+    for got, exact in zip(f.run(*given), want, strict=True):
+        np.testing.assert_array_equal(got, exact)
+
+
+def test_sizes_known_at_run_time() -> None:
+    m, n, k = sym("M", 0, 300), sym("N", 0, 100), sym("K", 0, 100)
+    b = Builder("sizes")
+    x, y, w = b.input("x", (3, m, k)), b.input("y", (3, k, n)), b.param("w", (40, 33))
+    bias = b.input("bias", (n,))
+    f = compile(b.finish((x @ y + bias).relu(), b.input("z", (3, m, 40)) @ w), {"w": np.ones((40, 33), np.float32)}, device="rocm", options=DEBUG)
+    assert kernels_of(f) >= {"gpu/matmul", "gpu/matmul.few", "gpu/fused.matmul", "gpu/fused.matmul.few"}
+    rng = np.random.default_rng(0)
+    for rows, columns, depth in ((5, 7, 9), (0, 7, 9), (5, 0, 9), (5, 7, 0), (70, 100, 100), (1, 33, 2), (97, 16, 1), (8, 2, 3), (9, 2, 3)):
+        left, right, z = (rng.normal(size=s).astype(np.float32) for s in ((3, rows, depth), (3, depth, columns), (3, rows, 40)))
+        shift = rng.normal(size=columns).astype(np.float32)
+        got = f.run(left, right, shift, z)
+        np.testing.assert_allclose(got[0], np.maximum(left.astype(np.float64) @ right + shift, 0), rtol=0, atol=1e-4)
+        np.testing.assert_allclose(got[1], np.broadcast_to(z.sum(-1, keepdims=True), (3, rows, 33)), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("d", [DType.F32, DType.BF16], ids=lambda d: d.text)
+def test_epilogues_give_what_the_reference_gives(d: DType) -> None:
+    rng = np.random.default_rng(1)
+    results = []
+    heights = (7, 19)
+    arrays = dict[str, Array]()
+    for rows in heights:
+        shapes = {"x": (2, rows, 20), "w": (20, 11), "u": (20, 11), "bias": (11, 1), "residual": (2, 11, rows)}
+        arrays |= {f"{k}{rows}": rng.normal(size=s).astype(d.numpy) for k, s in shapes.items()}
+    for device in ("rocm", "reference"):
+        b = Builder("chains")
+        leaf = {k: b.input(k, a.shape, d) for k, a in arrays.items()}
+        outputs = [y for n in heights for y in chains(leaf[f"x{n}"], leaf[f"w{n}"], leaf[f"u{n}"], leaf[f"bias{n}"].T, leaf[f"residual{n}"])]
+        f = compile(b.finish(*outputs), device=device, options=DEBUG)
+        results.append(f.run(*arrays.values()))
+        if device == "rocm":
+            assert kernels_of(f) >= {f"gpu/fused.{kind}{form}" for kind in ("matmul", "gated_mlp") for form in ("", ".few")}
+    for got, want in zip(*results, strict=True):
+        scale = np.abs(want.astype(np.float64)).max()
+        assert np.abs(got.astype(np.float64) - want.astype(np.float64)).max() <= 40 * EPS[d] * scale
+
+
+# ---- packed weights
+def test_every_encoding(rocm: Simulation) -> None:
+    """One product of few rows and many and one whole matrix of each, all in one graph; each kind of code on the other wave size."""
+    names = BLOCKS if rocm.wave == 32 else KINDS
+    b, params, outputs = Builder("packed"), dict[str, Array](), list[Any]()
+    m = sym("M", 0, 40)
+    for name in names:
+        depth = depth_of(name)
+        params[name] = weights(name, ROWS, depth)
+        w = b.param(name, params[name].shape, "u8")
+        outputs += [b.input(f"x_{name}", (m, depth)).qmatmul(w, encoding=name, shape=(ROWS, depth)), w.dequantize(encoding=name, shape=(ROWS, depth)) * 1.0]
+    f = compile(b.finish(*outputs), params, device="rocm", options=CompileOptions(weights="packed", debug=True))
+    assert kernels_of(f) >= {"gpu/qmatmul", "gpu/qmatmul.few", "gpu/dequantize"}
+    rng = np.random.default_rng(1)
+    for count in (0, 1, 5, 8, 37):
+        given = [rng.normal(size=(count, depth_of(name))).astype(np.float32) for name in params]
+        results = f.run(*given)
+        for k, (name, x) in enumerate(zip(params, given, strict=True)):
+            got, dense = results[2*k], results[2*k + 1]
+            exact = encoding(name).decode((params[name],), x.shape[1])
+            assert (np.abs(dense - exact) <= 2.0**-22 * size(name, exact)).all(), f"{name}: the matrix"
+            error = np.abs(got - x.astype(np.float64) @ exact.T.astype(np.float64))
+            assert (error <= BOUND * (np.abs(x) @ size(name, exact).T)).all(), f"{name}, {count} rows: {error.max()}"
+
+
+def test_epilogues_of_packed_weights() -> None:
+    """Two encodings of different blocks in one node, rows that are no single walk, a batch of dequantised matrices."""
+    depth, rng = 512, np.random.default_rng(2)
+    params = {"gate": weights("q4_k", ROWS, depth), "up": weights("q8_0", ROWS, depth, 1), "table": weights("q4_0", 6, 64, 2).reshape(2, 3, -1)}
+    x, bias = rng.normal(size=(2, 5, 3, depth)).astype(np.float32), rng.normal(size=ROWS).astype(np.float32)
+    results = []
+    for device in ("rocm", "reference"):
+        b = Builder("packed chains")
+        given, shift = b.input("x", x.shape), b.input("bias", bias.shape)
+        gate, up = (b.param(k, params[k].shape, "u8") for k in ("gate", "up"))
+        turned = given.transpose(perm=(2, 0, 1, 3))
+        outputs = []
+        for rows in (turned, turned[:, 0, ::2], given.reshape(shape=(30, depth))):
+            y = [rows.qmatmul(w, encoding=e, shape=(ROWS, depth)) for w, e in ((gate, "q4_k"), (up, "q8_0"))]
+            other = (-rows).qmatmul(up, encoding="q8_0", shape=(ROWS, depth))
+            outputs += [y[0].silu() * y[1], (other + shift).relu()]
+        outputs.append(b.param("table", (2, 3, 36), "u8").dequantize(encoding="q4_0", shape=(2, 3, 64)) * 1.0)
+        f = compile(b.finish(*outputs), params, device=device, options=CompileOptions(weights="packed", debug=True))
+        results.append(f.run(x, bias))
+        if device == "rocm":
+            assert kernels_of(f) >= {"gpu/fused.qgated_mlp", "gpu/fused.qgated_mlp.few", "gpu/fused.qmatmul", "gpu/fused.qmatmul.few"}
+    for got, want in zip(*results, strict=True):
+        np.testing.assert_allclose(got, want, rtol=0, atol=2e-6 * np.abs(want).max())
