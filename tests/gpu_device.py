@@ -6,7 +6,6 @@ from collections.abc import Iterator
 import pytest
 from sim_device import lacking
 
-from rlxpy.backends.gpu import hip
 from rlxpy.backends.gpu.sim import Simulation, simulated
 
 WAVES = ("gfx1100", "gfx942")  # of 32 lanes and of 64
@@ -21,6 +20,4 @@ def opened(arch: str) -> Iterator[Simulation]:
     if why := lacking():
         pytest.skip(f"not run, because {why}")
     with simulated(arch) as device:
-        hip.api.cache_clear()  # the device of this simulation, not of the one before
         yield device
-    hip.api.cache_clear()
