@@ -11,7 +11,7 @@ import tempfile
 from statistics import median
 from typing import Any
 
-from machine import report
+from machine import fresh, report
 
 EMBED = """
 from time import perf_counter as now
@@ -40,7 +40,7 @@ print(json.dumps({"compile": now() - start, "compiler's CPU": cc.ru_utime + cc.r
 
 
 def child(code: str, cache: str, *args: str) -> dict[str, Any]:
-    env = {k: v for k, v in os.environ.items() if not k.startswith("RLX_")} | {"RLX_CACHE": cache}
+    env = {k: v for k, v in fresh().items() if not k.startswith("RLX_")} | {"RLX_CACHE": cache}
     models = os.path.expanduser(os.environ.get("XDG_CACHE_HOME", "~/.cache") + "/rlxpy/models")  # noqa: PTH111 (no file is touched)
     if not os.path.exists(f"{cache}/models"):  # noqa: PTH110 (a link beside code that is to be cold)
         os.symlink(models, f"{cache}/models")  # noqa: PTH211
@@ -55,6 +55,8 @@ def rows(name: str, taken: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def main() -> None:
     rounds = next((int(a) for a in sys.argv[1:] if a.isdigit()), 5)
     cold, warm, depths = list[dict[str, Any]](), list[dict[str, Any]](), {"1 layer": list[dict[str, Any]](), "30 layers": list[dict[str, Any]]()}
+    with tempfile.TemporaryDirectory() as cache:
+        child(EMBED, cache)  # byte code is written, files are in memory
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as cache:
             cold.append(child(EMBED, cache))

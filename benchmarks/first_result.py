@@ -6,7 +6,7 @@ import subprocess
 import sys
 from statistics import median
 
-from machine import report
+from machine import fresh, report
 
 CHILD = """
 from time import perf_counter as now
@@ -29,7 +29,7 @@ import json; print(json.dumps([(step, t - before) for (step, t), (_, before) in 
 
 
 def steps() -> dict[str, float]:
-    return dict(json.loads(subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True, check=True).stdout))
+    return dict(json.loads(subprocess.run([sys.executable, "-c", CHILD], env=fresh(), capture_output=True, text=True, check=True).stdout))
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from statistics import median
 
-from machine import report
+from machine import fresh, report
 
 TARGET = 1.3  # times `import numpy`, for `import rlxpy`
 WHAT = {
@@ -20,7 +20,7 @@ CHILD = "from time import perf_counter as now; start = now()\n{code}\nprint(now(
 
 def seconds(code: str) -> float:
     """Inside the child, so that starting Python is not counted."""
-    return float(subprocess.run([sys.executable, "-c", CHILD.format(code=code)], capture_output=True, text=True, check=True).stdout)
+    return float(subprocess.run([sys.executable, "-c", CHILD.format(code=code)], env=fresh(), capture_output=True, text=True, check=True).stdout)
 
 
 def main() -> None:

@@ -5,7 +5,9 @@ import json
 import os
 import platform
 import sys
+import tempfile
 from collections.abc import Sequence
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
@@ -23,6 +25,18 @@ def facts() -> dict[str, Any]:
         "system": platform.platform(), "python": platform.python_version(), "numpy": version("numpy"), "rlxpy": rlxpy.__version__,
         "python_add_ns": round(min(_loop() for _ in range(5)), 1),
     }
+
+
+@cache
+def _byte_code() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory()
+
+
+def fresh(**variables: str) -> dict[str, str]:
+    """The environment of a fresh process with the byte code that an installed package has, even where a checkout is told to keep none: its first run
+    writes it."""
+    own = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    return own | ({"PYTHONPYCACHEPREFIX": _byte_code().name} if sys.dont_write_bytecode else {}) | variables
 
 
 def _cpu() -> str:

@@ -14,13 +14,16 @@ import rlxpy.extend
 
 PACKAGE = Path(rlxpy.__file__).parent
 HEAVY = {"ml_dtypes", "tokenizers", "jinja2", "typer", "click", "rich", "networkx", "gguf", "safetensors", "cuda", "hip", "torch", "hypothesis", "pytest"}
-USE = """
+FIRST_RESULT = """
 b = rlxpy.Builder()
 x = b.input("x", (rlxpy.sym("B", 1, 8), 4))
 y = (x @ b.param("w", (4, 4)) + 1.0).relu().layer_norm(eps=1e-5)
 run = rlxpy.compile(b.finish(y), {"w": [[1, 0, 0, 2]] * 4})
-run([[1, 2, 3, 4]]), run.explain(), rlxpy.show(run.source), rlxpy.backend_report()
+run([[1, 2, 3, 4]])
 """
+USE = f"{FIRST_RESULT}run.explain(), rlxpy.show(run.source), rlxpy.backend_report()"
+MOST_MODULES = 100  # of rlxpy's own, for a first result on the reference; a millisecond each
+SPARED = {"asyncio", "email", "fractions", "hashlib", "http", "importlib.metadata", "json", "multiprocessing", "numpy.fft", "socket", "tempfile", "unittest", "zipfile"}
 
 
 def loaded(code: str) -> set[str]:
@@ -51,6 +54,34 @@ def test_the_compiler_is_not_loaded_by_import_alone() -> None:
     code = "import sys, rlxpy; print(sorted(m for m in sys.modules if m.startswith('rlxpy')))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert set(ast.literal_eval(done.stdout)) <= {"rlxpy", "rlxpy.exports"}
+
+
+def test_a_first_result_takes_few_modules_and_no_slow_ones() -> None:
+    """What a process waits for before it has anything: each of these is milliseconds, and none is needed yet."""
+    code = f"import sys, numpy; before = set(sys.modules); import rlxpy{FIRST_RESULT}print(sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    modules = set(ast.literal_eval(done.stdout))
+    assert modules & SPARED == set()
+    assert len([m for m in modules if m.startswith("rlxpy")]) <= MOST_MODULES
+    assert not any(m.startswith(("rlxpy.backends.cpu.", "rlxpy.backends.gpu.", "rlxpy.flow", "rlxpy.tools", "rlxpy.targets", "rlxpy.cli")) for m in modules)
+
+
+COUNTED = """
+import dataclasses
+standard, made = dataclasses.dataclass, []
+def dataclass(cls=None, /, **options):
+    made.extend([cls.__qualname__] if cls and options.get("init", True) else [])
+    return standard(cls, **options)
+dataclasses.dataclass = dataclass
+"""
+
+
+def test_few_classes_are_left_to_the_standard_library() -> None:
+    """It takes most of a millisecond for each, `rlxpy.frozen` a tenth."""
+    done = subprocess.run([sys.executable, "-c", f"{COUNTED}import rlxpy{FIRST_RESULT}print(made)"], capture_output=True, text=True, check=True)
+    left = ast.literal_eval(done.stdout)
+    assert "Node" in left, "it counts"
+    assert len(left) <= 15
 
 
 def heavy_imports(path: Path) -> set[str]:

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from functools import cache, partial
 from typing import Any
 
-from rlxpy.backends.gpu.backend import Gpu
-from rlxpy.backends.gpu.vendor import VENDORS
 from rlxpy.backends.reference import Reference
 from rlxpy.errors import BackendMissing, InputError, RlxError, nearest
 from rlxpy.extend.backend import Backend, BackendSpec
@@ -21,7 +19,14 @@ def _cpu() -> Backend:
     return Cpu()
 
 
-BUILT_IN: dict[str, Factory] = {"cpu": _cpu, "reference": Reference, **{v.device: partial(Gpu, v) for v in VENDORS.values()}}
+def _gpu(device: str) -> Backend:
+    from rlxpy.backends.gpu.backend import Gpu
+    from rlxpy.backends.gpu.vendor import VENDORS
+
+    return Gpu(VENDORS[device])
+
+
+BUILT_IN: dict[str, Factory] = {"cpu": _cpu, "reference": Reference, "cuda": partial(_gpu, "cuda"), "rocm": partial(_gpu, "rocm")}
 AUTO = ("cpu", "reference")  # "auto" takes the first that works
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from fractions import Fraction
 from functools import lru_cache
 from keyword import iskeyword
-from math import ceil, floor, gcd, prod
+from math import gcd, lcm, prod
 from operator import index
 from typing import Any, TypeAlias
 from unicodedata import normalize
@@ -200,18 +199,22 @@ def as_shape(value: Any) -> Shape:
 
 @lru_cache(maxsize=1 << 14)
 def _bounds(dim: SymDim) -> tuple[int, int]:
-    slack = [Fraction(c * (a.den - 1), a.den) for m, c in dim.terms if len(m) == 1 and isinstance(a := m[0], Quotient)]
-    smooth: dict[Monomial, Fraction] = {}
-    for m, c in dim.terms:  # floor(n/d) is n/d less a remainder: so S - S//2 is known to be positive
-        linear = len(m) == 1 and isinstance(m[0], Quotient)
-        for inner, k in m[0].num.terms if linear else ((m, 1),):  # type: ignore[union-attr]
-            smooth[inner] = smooth.get(inner, Fraction(0)) + Fraction(c * k, m[0].den if linear else 1)  # type: ignore[union-attr]
+    """In parts of `whole`, that all may be integers.  floor(n/d) is n/d less a remainder: so S - S//2 is known to be positive."""
+    floors = [m[0] if len(m) == 1 and isinstance(m[0], Quotient) else None for m, _ in dim.terms]
+    whole = lcm(*(q.den for q in floors if q))
+    smooth, less, more = dict[Monomial, int](), 0, 0
+    for (monomial, c), q in zip(dim.terms, floors, strict=True):
+        part = c * (whole // q.den if q else whole)
+        for inner, k in q.num.terms if q else ((monomial, 1),):
+            smooth[inner] = smooth.get(inner, 0) + part * k
+        remainder = part * (q.den - 1) if q else 0
+        less, more = less + max(remainder, 0), more - min(remainder, 0)
     lo, hi = _interval(smooth.items())
-    return ceil(lo - sum(s for s in slack if s > 0)), floor(hi - sum(s for s in slack if s < 0))
+    return -((less - lo) // whole), (hi + more) // whole
 
 
-def _interval(terms: Iterable[tuple[Monomial, Fraction]]) -> tuple[Fraction, Fraction]:
-    lo = hi = Fraction(0)
+def _interval(terms: Iterable[tuple[Monomial, int]]) -> tuple[int, int]:
+    lo = hi = 0
     for monomial, c in terms:
         ends = prod(a.bounds[0] for a in monomial), prod(a.bounds[1] for a in monomial)  # atoms are never negative
         lo += c * ends[c < 0]

@@ -51,8 +51,9 @@ def _resized(shape: Shape, axis: int, size: Dim) -> Shape:
     return (*shape[:at], size, *shape[at + 1:])
 
 
-def ref(transform: Callable[..., Any]) -> Callable[..., Array]:
-    return lambda x, axis, **size: np.asarray(transform(x, axis=axis, **size))
+def ref(name: str) -> Callable[..., Array]:
+    """NumPy's function of that name, which NumPy imports at first use."""
+    return lambda x, axis, **size: np.asarray(getattr(np.fft, name)(x, axis=axis, **size))
 
 
 def rfft_vjp(dy: V, y: V, x: V, axis: int) -> tuple[V]:
@@ -71,7 +72,7 @@ def irfft_vjp(dy: V, y: V, x: V, n: Dim, axis: int) -> tuple[V]:
     return (F.cut(dy.cast(to=x.dtype).ifft(axis=axis), axis, 0, x.shape[at]) * weight,)
 
 
-FFT: dict[str, Any] = {"ref": ref(np.fft.fft), "vjp": lambda dy, y, x, axis: (dy.fft(axis=axis),), "jvp": LINEAR}
-IFFT: dict[str, Any] = {"ref": ref(np.fft.ifft), "vjp": lambda dy, y, x, axis: (dy.ifft(axis=axis),), "jvp": LINEAR}
-RFFT: dict[str, Any] = {"ref": ref(np.fft.rfft), "vjp": rfft_vjp, "jvp": LINEAR}
-IRFFT: dict[str, Any] = {"ref": ref(np.fft.irfft), "vjp": irfft_vjp, "jvp": LINEAR}
+FFT: dict[str, Any] = {"ref": ref("fft"), "vjp": lambda dy, y, x, axis: (dy.fft(axis=axis),), "jvp": LINEAR}
+IFFT: dict[str, Any] = {"ref": ref("ifft"), "vjp": lambda dy, y, x, axis: (dy.ifft(axis=axis),), "jvp": LINEAR}
+RFFT: dict[str, Any] = {"ref": ref("rfft"), "vjp": rfft_vjp, "jvp": LINEAR}
+IRFFT: dict[str, Any] = {"ref": ref("irfft"), "vjp": irfft_vjp, "jvp": LINEAR}
