@@ -1,4 +1,4 @@
-"""A small driver over the real hip-python, and why it cannot run here."""
+"""A small driver over the real hip-python, kernels for it, and why it cannot run here."""
 from __future__ import annotations
 
 import ctypes
@@ -20,6 +20,55 @@ VADD = """extern "C" __global__ void vadd(const float* a, const float* b, float*
     if (i < n) c[i] = a[i] + b[i];
 }
 """
+SOFTMAX = """extern "C" __global__ void softmax(const float* x, float* y, int n) {
+    __shared__ float red[256];
+    const float* in = x + (size_t)blockIdx.x * n;
+    float* out = y + (size_t)blockIdx.x * n;
+    int t = threadIdx.x;
+    float m = -3.402823466e38f;
+    for (int j = t; j < n; j += blockDim.x) m = fmaxf(m, in[j]);
+    red[t] = m; __syncthreads();
+    for (int s = blockDim.x / 2; s > 0; s >>= 1) { if (t < s) red[t] = fmaxf(red[t], red[t + s]); __syncthreads(); }
+    m = red[0]; __syncthreads();
+    float sum = 0.f;
+    for (int j = t; j < n; j += blockDim.x) { float e = expf(in[j] - m); out[j] = e; sum += e; }
+    red[t] = sum; __syncthreads();
+    for (int s = blockDim.x / 2; s > 0; s >>= 1) { if (t < s) red[t] += red[t + s]; __syncthreads(); }
+    for (int j = t; j < n; j += blockDim.x) out[j] /= red[0];
+}
+"""
+RMSNORM = """extern "C" __global__ void rmsnorm(const float* x, const float* w, float* y, int n, float eps) {
+    __shared__ float part[32];
+    const float* in = x + (size_t)blockIdx.x * n;
+    float s = 0.f;
+    for (int j = threadIdx.x; j < n; j += blockDim.x) s = fmaf(in[j], in[j], s);
+    for (int o = warpSize / 2; o > 0; o >>= 1) s += __shfl_xor(s, o);
+    if (threadIdx.x % warpSize == 0) part[threadIdx.x / warpSize] = s;
+    __syncthreads();
+    float total = 0.f;
+    for (int i = 0; i < (int)(blockDim.x / warpSize); i++) total += part[i];
+    for (int j = threadIdx.x; j < n; j += blockDim.x) y[(size_t)blockIdx.x * n + j] = in[j] * rsqrtf(total / n + eps) * w[j];
+}
+"""
+MATMUL = """extern "C" __global__ void __launch_bounds__(64) matmul(const float* a, const float* b, float* c, int m, int n, int k) {
+    __shared__ float as[8][9], bs[8][9];
+    int x = threadIdx.x, y = threadIdx.y, row = blockIdx.y * 8 + y, column = blockIdx.x * 8 + x;
+    float sum = 0.f;
+    for (int k0 = 0; k0 < k; k0 += 8) {
+        as[y][x] = row < m && k0 + x < k ? a[row * k + k0 + x] : 0.f;
+        bs[y][x] = column < n && k0 + y < k ? b[(k0 + y) * n + column] : 0.f;
+        __syncthreads();
+        for (int i = 0; i < 8; i++) sum = fmaf(as[y][i], bs[i][x], sum);
+        __syncthreads();
+    }
+    if (row < m && column < n) c[row * n + column] = sum;
+}
+"""
+rng = np.random.default_rng(5)
+
+
+def floats(*shape: int) -> Any:
+    return rng.standard_normal(shape).astype(np.float32)
 
 
 @cache

@@ -2,74 +2,29 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import subprocess
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from sim_device import VADD, Hip, HipError, needs_clang, needs_simulation
+from sim_device import MATMUL, RMSNORM, SOFTMAX, VADD, Hip, HipError, floats, needs_clang, needs_simulation
 
 import rlxpy
-from rlxpy import Builder
+from rlxpy import Builder, settings
 from rlxpy.backends.gpu.api import answer
 from rlxpy.backends.gpu.hip import api
-from rlxpy.backends.gpu.sim import Simulation, current, simulated
+from rlxpy.backends.gpu.sim import Simulation, build, current, simulated
 from rlxpy.backends.gpu.vendor import ROCM, look
 from rlxpy.errors import DeviceError, InputError
 
 pytestmark = needs_simulation
 INVALID, NO_DEVICE, NOT_FOUND, ILLEGAL_ADDRESS, LAUNCH_FAILURE, BAD_HANDLE, WRONG_GPU = 1, 100, 500, 700, 719, 400, 209
 Ask = Callable[[], Any]
-SOFTMAX = """extern "C" __global__ void softmax(const float* x, float* y, int n) {
-    __shared__ float red[256];
-    const float* in = x + (size_t)blockIdx.x * n;
-    float* out = y + (size_t)blockIdx.x * n;
-    int t = threadIdx.x;
-    float m = -3.402823466e38f;
-    for (int j = t; j < n; j += blockDim.x) m = fmaxf(m, in[j]);
-    red[t] = m; __syncthreads();
-    for (int s = blockDim.x / 2; s > 0; s >>= 1) { if (t < s) red[t] = fmaxf(red[t], red[t + s]); __syncthreads(); }
-    m = red[0]; __syncthreads();
-    float sum = 0.f;
-    for (int j = t; j < n; j += blockDim.x) { float e = expf(in[j] - m); out[j] = e; sum += e; }
-    red[t] = sum; __syncthreads();
-    for (int s = blockDim.x / 2; s > 0; s >>= 1) { if (t < s) red[t] += red[t + s]; __syncthreads(); }
-    for (int j = t; j < n; j += blockDim.x) out[j] /= red[0];
-}
-"""
-RMSNORM = """extern "C" __global__ void rmsnorm(const float* x, const float* w, float* y, int n, float eps) {
-    __shared__ float part[32];
-    const float* in = x + (size_t)blockIdx.x * n;
-    float s = 0.f;
-    for (int j = threadIdx.x; j < n; j += blockDim.x) s = fmaf(in[j], in[j], s);
-    for (int o = warpSize / 2; o > 0; o >>= 1) s += __shfl_xor(s, o);
-    if (threadIdx.x % warpSize == 0) part[threadIdx.x / warpSize] = s;
-    __syncthreads();
-    float total = 0.f;
-    for (int i = 0; i < (int)(blockDim.x / warpSize); i++) total += part[i];
-    for (int j = threadIdx.x; j < n; j += blockDim.x) y[(size_t)blockIdx.x * n + j] = in[j] * rsqrtf(total / n + eps) * w[j];
-}
-"""
-MATMUL = """extern "C" __global__ void __launch_bounds__(64) matmul(const float* a, const float* b, float* c, int m, int n, int k) {
-    __shared__ float as[8][9], bs[8][9];
-    int x = threadIdx.x, y = threadIdx.y, row = blockIdx.y * 8 + y, column = blockIdx.x * 8 + x;
-    float sum = 0.f;
-    for (int k0 = 0; k0 < k; k0 += 8) {
-        as[y][x] = row < m && k0 + x < k ? a[row * k + k0 + x] : 0.f;
-        bs[y][x] = column < n && k0 + y < k ? b[(k0 + y) * n + column] : 0.f;
-        __syncthreads();
-        for (int i = 0; i < 8; i++) sum = fmaf(as[y][i], bs[i][x], sum);
-        __syncthreads();
-    }
-    if (row < m && column < n) c[row * n + column] = sum;
-}
-"""
-rng = np.random.default_rng(5)
-
-
-def floats(*shape: int) -> Any:
-    return rng.standard_normal(shape).astype(np.float32)
 
 
 @pytest.fixture(params=["gfx1100", "gfx942"])
@@ -471,6 +426,39 @@ def test_a_captured_graph_is_replayed(device: Simulation, hip: Hip) -> None:
         hip.free(p)
 
 
+def node_params(hip: Hip, f: Any, places: Sequence[int], n: int) -> tuple[Any, list[Any]]:
+    """The parameters of a kernel node, and what they point to, which must be held as long as they are read."""
+    values = [*map(ctypes.c_void_p, places), ctypes.c_int(n)]
+    pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
+    p = hip.hip.hipKernelNodeParams(func=f, kernelParams=pointers, sharedMemBytes=0)
+    p.gridDim.x, p.gridDim.y, p.gridDim.z = 4, 1, 1
+    p.blockDim.x, p.blockDim.y, p.blockDim.z = 256, 1, 1
+    return p, [values, pointers]
+
+
+def test_a_kernel_of_an_instantiated_graph_gets_other_arguments(device: Simulation, hip: Hip) -> None:
+    """The graph that it came from keeps its own."""
+    a, n = floats(1000), 1000
+    module, f = hip.kernel(VADD, "vadd")
+    one, two, out = hip.put(a), hip.put(2 * a), int(hip.malloc(a.nbytes))
+    graph = hip.graphCreate(0)
+    first, held = node_params(hip, f, (one, one, out), n)
+    node = hip.graphAddKernelNode(graph, None, 0, first)
+    held.clear()  # the graph has a copy
+    exec_, again = hip.graphInstantiateWithFlags(graph, 0), hip.graphInstantiateWithFlags(graph, 0)
+    other, held = node_params(hip, f, (one, two, out), n)
+    hip.graphExecKernelNodeSetParams(exec_, node, other)
+    held.clear()
+    for launched, want in ((exec_, a + 2 * a), (again, a + a)):
+        hip.graphLaunch(launched, None)
+        np.testing.assert_array_equal(hip.get(out, a), want)
+    with pytest.raises(HipError, match="no kernel of this graph"):
+        hip.graphExecKernelNodeSetParams(exec_, graph, first)
+    hip.graphExecDestroy(exec_), hip.graphExecDestroy(again), hip.graphDestroy(graph), hip.moduleUnload(module)
+    for p in (one, two, out):
+        hip.free(p)
+
+
 def test_what_may_not_happen_during_capture_voids_it(device: Simulation, hip: Hip) -> None:
     stream = hip.streamCreate()
     asks: tuple[Ask, ...] = (lambda: hip.malloc(4), lambda: hip.streamSynchronize(stream), hip.deviceSynchronize)
@@ -486,6 +474,16 @@ def test_what_may_not_happen_during_capture_voids_it(device: Simulation, hip: Hi
 
 
 # ---- hipRTC
+def test_one_source_is_compiled_once(hip: Hip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with simulated(), settings.override(cache=tmp_path):
+        first = hip.compile(VADD)
+        monkeypatch.setattr(build, "run", None)  # nobody may compile any more
+        assert hip.compile(VADD) == first
+        assert len(list(tmp_path.rglob("*.so"))) == 1
+        with pytest.raises(HipError):
+            hip.compile(VADD + "// another")
+
+
 def test_what_does_not_compile_has_a_log_with_its_line(device: Simulation, hip: Hip) -> None:
     with pytest.raises(HipError, match=r"(?s):2:.*error.*lost") as e:
         hip.compile('extern "C" __global__ void f(int* x) {\n x[0] = lost; }')
@@ -496,3 +494,45 @@ def test_what_does_not_compile_has_a_log_with_its_line(device: Simulation, hip: 
 def test_what_the_device_compiler_refuses_the_host_refuses(device: Simulation, hip: Hip) -> None:
     with pytest.raises(HipError, match=r"(?i)local memory.*exceeds limit|exceeds"):
         hip.compile('extern "C" __global__ void f(float* x) { __shared__ float big[20000]; big[threadIdx.x] = x[0]; __syncthreads(); x[0] = big[threadIdx.x ^ 1]; }')
+
+
+# ---- the machine that it runs on
+PORTABLE = """
+import sys
+from rlxpy.backends.gpu.sim import build, simulated
+build.LIBRARY = (*build.LIBRARY, "-DRLX_SIM_UCONTEXT")
+import numpy as np
+from sim_device import SOFTMAX, Hip
+x = np.frombuffer(sys.stdin.buffer.read(), np.float32).reshape(3, 301)
+with simulated("gfx942"):
+    sys.stdout.buffer.write(Hip().run(SOFTMAX, "softmax", 3, 256, [x, np.zeros_like(x)], 301)[1].tobytes())
+"""
+
+
+def test_threads_change_places_without_this_processors_instructions(hip: Hip) -> None:
+    """<ucontext.h> in place of a few x86-64 instructions, in a process of its own: the same bits."""
+    x = floats(3, 301)
+    with simulated("gfx942"):
+        here = hip.run(SOFTMAX, "softmax", 3, 256, [x, np.zeros_like(x)], 301)[1]
+    path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1]), *sys.path])
+    there = subprocess.run([sys.executable, "-c", PORTABLE], input=x.tobytes(), capture_output=True, check=True, env={**os.environ, "PYTHONPATH": path}).stdout
+    assert there == here.tobytes()
+
+
+def test_another_runtime_under_hip_python_is_an_error(tmp_path: Path) -> None:
+    """A process whose hip-python has opened a library of its own cannot be given ours."""
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "other.c").write_text('#ifdef __cplusplus\nextern "C"\n#endif\nint hipGetDeviceCount(int *n) { *n = 7; return 0; }\n')
+    subprocess.run([*build.cxx().argv, "-shared", "-fPIC", "-o", str(tmp_path / "lib/libamdhip64.so"), str(tmp_path / "other.c")], check=True)
+    script = """
+import sys
+from rocm.bindings import hip
+from rlxpy.backends.gpu.sim import simulated
+assert hip.hipGetDeviceCount()[1] == 7
+try:
+    with simulated(): pass
+except Exception as e: sys.exit(f"{type(e).__name__}: {e}")
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "ROCM_PATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
+    assert "BackendMissing: hip-python already talks to another HIP runtime" in done.stderr

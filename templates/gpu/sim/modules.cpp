@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <elf.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 namespace {
@@ -45,16 +46,32 @@ namespace {
 std::map<void *, std::shared_ptr<Module>> modules;
 std::map<void *, std::shared_ptr<Function>> functions;
 
-bool is_elf(const void *image) { return image && memcmp(image, ELFMAG, SELFMAG) == 0; }
+using Bytes = std::vector<char>;
+constexpr size_t largest_image = 1 << 30;
+
+// Reads through the system, which says so where nothing is: an image that is damaged may point anywhere.
+bool read_at(const char *from, size_t nbytes, Bytes *out) {
+    if (nbytes > largest_image) return false;
+    out->resize(nbytes);
+    iovec to = {out->data(), nbytes}, source = {(void *)from, nbytes};
+    return process_vm_readv(getpid(), &to, 1, &source, 1, 0) == (ssize_t)nbytes;
+}
 
 // An image comes without its size: it ends where its last section or its section table does.
-size_t size_of(const void *image) {
-    auto *header = (const Elf64_Ehdr *)image;
-    auto *section = (const Elf64_Shdr *)((const char *)image + header->e_shoff);
-    size_t end = header->e_shoff + (size_t)header->e_shnum * header->e_shentsize;
-    for (int i = 0; i < header->e_shnum; i++)
-        if (section[i].sh_type != SHT_NOBITS) end = std::max(end, (size_t)(section[i].sh_offset + section[i].sh_size));
-    return end;
+hipError_t read_image(const void *image, Bytes *out) {
+    Bytes head, table;
+    const char *base = (const char *)image;
+    if (!image || !read_at(base, sizeof(Elf64_Ehdr), &head) || memcmp(head.data(), ELFMAG, SELFMAG) != 0)
+        return fail(hipErrorInvalidImage, "the image does not start as an ELF file does");
+    const Elf64_Ehdr header = *(const Elf64_Ehdr *)head.data();
+    size_t end = header.e_shoff + (size_t)header.e_shnum * sizeof(Elf64_Shdr);
+    if (header.e_shentsize != sizeof(Elf64_Shdr) || !read_at(base + header.e_shoff, header.e_shnum * sizeof(Elf64_Shdr), &table))
+        return fail(hipErrorInvalidImage, "the image's section table is damaged");
+    for (int i = 0; i < header.e_shnum; i++) {
+        const Elf64_Shdr &section = ((const Elf64_Shdr *)table.data())[i];
+        if (section.sh_type != SHT_NOBITS) end = std::max(end, (size_t)(section.sh_offset + section.sh_size));
+    }
+    return read_at(base, end, out) ? hipSuccess : fail(hipErrorInvalidImage, "the image's sections reach past its end");
 }
 
 // The system's loader takes a path that it knows for the library that it has: each module gets a spelling of its own.
@@ -65,11 +82,11 @@ std::string path_of(int file) {
     return path + "/" + std::to_string(file);
 }
 
-hipError_t load_host(Module *out, const void *image, size_t nbytes) {
+hipError_t load_host(Module *out, const Bytes &image) {
     int file = memfd_create("rlxpy-kernels", 0);
-    if (file < 0 || write(file, image, nbytes) != (ssize_t)nbytes) {
+    if (file < 0 || write(file, image.data(), image.size()) != (ssize_t)image.size()) {
         if (file >= 0) close(file);
-        return fail(hipErrorInvalidImage, "no room for %zu bytes of code", nbytes);
+        return fail(hipErrorInvalidImage, "no room for %zu bytes of code", image.size());
     }
     out->library = dlopen(path_of(file).c_str(), RTLD_NOW | RTLD_LOCAL);
     close(file);
@@ -80,20 +97,20 @@ hipError_t load_host(Module *out, const void *image, size_t nbytes) {
     return hipSuccess;
 }
 
-hipError_t load_machine(Module *out, const void *image, size_t nbytes) {
+hipError_t load_machine(Module *out, const Bytes &image) {
     char text[900] = "";
     if (!device.machine_code) return fail(hipErrorNoBinaryForGpu, "AMD machine code, and this device runs host code: simulated(arch, by=\"isa\") runs it");
-    auto error = (hipError_t)machine.load(image, nbytes, &out->handle, text, sizeof text);
+    auto error = (hipError_t)machine.load(image.data(), image.size(), &out->handle, text, sizeof text);
     return error ? fail(error, "%s", text) : hipSuccess;
 }
 
 hipError_t load(void **out, const void *image) {
     if (hipError_t error = need_device()) return error;
-    if (!is_elf(image)) return fail(hipErrorInvalidImage, "the image does not start as an ELF file does");
+    Bytes bytes;
+    if (hipError_t error = read_image(image, &bytes)) return error;
     auto module = std::make_shared<Module>();
-    const size_t nbytes = size_of(image);
-    const bool foreign = ((const Elf64_Ehdr *)image)->e_machine == amdgpu;
-    if (hipError_t error = foreign ? load_machine(module.get(), image, nbytes) : load_host(module.get(), image, nbytes)) return error;
+    const bool foreign = ((const Elf64_Ehdr *)bytes.data())->e_machine == amdgpu;
+    if (hipError_t error = foreign ? load_machine(module.get(), bytes) : load_host(module.get(), bytes)) return error;
     modules[module.get()] = module;
     alive[MODULES]++;
     *out = module.get();

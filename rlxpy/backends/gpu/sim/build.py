@@ -47,9 +47,9 @@ def _find(path: str) -> Compiler | str:
     return zig or f"no C++ compiler ({', '.join(CXX)}): install g++ or clang, or pip install 'rlxpy[cc]'"
 
 
-def library(name: str, defines: Sequence[str] = ()) -> Path:
+def library(name: str) -> Path:
     """One of LIBRARIES.  Its name inside is the one that hip-python asks the system's loader for."""
-    flags = (*LIBRARY, *(f"-D{d}" for d in defines), f"-Wl,-soname,{name}")
+    flags = (*LIBRARY, f"-Wl,-soname,{name}")
     texts = {f.name: f.read_text("utf-8") for f in sorted((folder() / HERE).glob("*.*"))}
     return _built(flags, str(folder() / HERE / LIBRARIES[name]), texts)
 

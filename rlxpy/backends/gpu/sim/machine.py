@@ -12,6 +12,7 @@ from rlxpy.backends.gpu import codeobject
 from rlxpy.backends.gpu.offline import HEADER, HIPRTC_ARCHS, compile_hip, compile_hiprtc, device_compiler, hiprtc_library
 from rlxpy.backends.templates import read
 
+DEFAULT = "-O3"  # as hipRTC optimises where nobody says how
 INVALID_IMAGE, NOT_FOUND, LAUNCH_FAILURE = 200, 500, 719  # hipError_t
 
 
@@ -35,6 +36,7 @@ def executor(code: bytes) -> Runner:
 
 def compile_machine(source: str, arch: str, options: Sequence[str]) -> bytes:
     """By AMD's own hipRTC where that is here and knows the arch, else by clang."""
+    options = (DEFAULT, *options)
     return compile_hiprtc(source, arch, options) if _by_amd(arch) else compile_hip(source, arch, options)
 
 

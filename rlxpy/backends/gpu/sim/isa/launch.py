@@ -92,8 +92,8 @@ def _check(kernel: Kernel, shape: Shape, kernargs: bytes) -> None:
 
 
 def kernarg_segment(kernel: Kernel, shape: Shape, kernargs: bytes) -> bytes:
-    """Explicit arguments as given, hidden ones as a driver fills them in."""
-    segment = bytearray(max(kernel.kernarg_nbytes, len(kernargs)))
+    """Explicit arguments as given, hidden ones as a driver fills them in.  In whole packets: the compiler loads up to 64 bytes where it needs a few."""
+    segment = bytearray(-(-max(kernel.kernarg_nbytes, len(kernargs)) // 64) * 64)
     segment[:len(kernargs)] = kernargs
     known = _hidden_values(shape)
     for arg in kernel.args:
