@@ -20,11 +20,13 @@ from rlxpy.backends.reference import HostGraph, Reference
 from rlxpy.errors import CompileError, HookMismatch, LegaliseError, NotRegistered, RlxError
 from rlxpy.extend import (
     BackendSpec,
+    Case,
     Device,
     KernelSearchPath,
     Plan,
     TensorType,
     backend_registry,
+    check_op,
     declare_op,
     op,
     register_backend,
@@ -319,6 +321,7 @@ BROKEN: list[tuple[str, str, str]] = [  # C that a compiler refuses, and a word 
     ("another type", ADD.replace("const float *x", "const double *x"), "pointer"),
     ("a write to an input", ADD.replace("const float *x", "float *x"), "const|discard"),
     ("a function that nobody declared", ADD.replace("x[i] + 1", "tanhf(x[i])"), "tanhf"),
+    ("a function that nobody has", "float nowhere(float);" + ADD.replace("x[i] + 1", "nowhere(x[i])"), "nowhere"),
     ("no C", ADD.replace("for", "four"), "four|error|expected"),
 ]
 
@@ -334,9 +337,49 @@ def test_what_the_compiler_refuses_is_told_before_anything_runs(device: str, sou
     assert re.search(word, e.value.log)
 
 
+STRAY = [  # a faulty text of ADD, and what is said
+    ("behind its result", ("i < out_numel", "i < out_numel + 3"), "12 bytes are changed, the first 0 bytes behind the end of out, which is float32"),
+    ("far behind it", ("out[i]", "out[i + 60]"), "bytes behind the end of out"),
+    ("before its result", ("i = 0", "i = -1"), "4 bytes are changed, the first 4 bytes before out"),
+    ("into its input", ("x[i] + 1", "((float *)x)[i] = 7"), "the first byte 0 of x, which is float32"),
+]
+
+
+@compiles
+@pytest.mark.parametrize(("change", "words"), [s[1:] for s in STRAY], ids=[s[0] for s in STRAY])
+def test_a_function_that_writes_where_it_must_not_is_named(change: tuple[str, str], words: str) -> None:
+    """By check_op, and by every device under debug: it would spoil memory of others, or end the process."""
+    ext = declare_op("acme.add", dtypes=(frozenset({DType.F32}),))(lambda x: x)
+    register_cpu_kernel(ext, ADD.replace(*change))
+    for device in DEVICES:
+        with pytest.raises(RlxError, match=rf"the C kernel of acme.add writes where it must not\n  at: .*test_custom_kernels.py:\d+\n  because: .*{words}"):
+            compile(one(ext), device=device, options=CompileOptions(debug=True), wait=True)(X + 0)
+    assert not (told := check_op("acme.add", devices=("reference",), cases=[Case(((3, 5),))])).ok
+    assert words in str(told)
+
+
+@compiles
+def test_what_a_function_leaves_unwritten_or_reads_outside_shows_as_nan() -> None:
+    for change, at in ((("i < out_numel", "i + 1 < out_numel"), -1), (("x[i] + 1", "x[i + 1]"), -1), (("x[i] + 1", "x[i - 1]"), 0)):
+        ext = declare_op("acme.add")(lambda x: x)
+        register_cpu_kernel(ext, ADD.replace(*change))
+        for device in DEVICES:
+            got = compile(one(ext), device=device, options=CompileOptions(debug=True), wait=True)(X)
+            assert np.flatnonzero(np.isnan(got)).tolist() == [at % X.size], change
+
+
+@compiles
+def test_a_result_that_the_op_does_not_give_is_the_kernel_s_fault_not_a_pass_s() -> None:
+    ext = declare_op("acme.add")(lambda x: x)
+    register_cpu_kernel(ext, ADD.replace("out", "out0"))
+    with pytest.raises(HookMismatch, match="asks for out0, out0_numel"):
+        compile(one(ext), device="cpu")
+
+
 def test_what_a_kernel_raises_or_gives_names_the_user_s_line() -> None:
     for kernel, words in ((lambda x, cap: 1 / 0, "ZeroDivisionError"), (lambda x, cap: x.astype(np.float64), r"it gave float64\[3, 5\], its rules promise float32\[3, 5\]"),
-                          (lambda x, cap: x[0], r"it gave float32\[5\]"), (lambda x, cap: (x, x), "ValueError"), (lambda x, cap: x.sort() or x, "read-only")):
+                          (lambda x, cap: x[0], r"it gave float32\[5\]"), (lambda x, cap: (x, x), "it gave 2 results, its rules promise 1"),
+                          (lambda x, cap: None, "it gave None"), (lambda x, cap: x.sort() or x, "read-only")):
         ext = declare_op("acme.softcap")(_typed_as_x)
         register_cpu_kernel(ext, kernel)
         g = one(ext)

@@ -49,9 +49,12 @@ class NumpyFunction:
 def fill(ins: Sequence[Array], outs: Sequence[Array], attrs: Mapping[str, Any], f: Callable[..., Any]) -> None:
     """Outputs with what `f` gives, which must be what the op's rules promise."""
     got = f(*ins, **attrs)
-    for out, a in zip(outs, got if isinstance(got, tuple) else (got,), strict=True):
+    several = got if isinstance(got, tuple) else (got,)
+    if len(several) != len(outs):
+        raise TypeError(f"it gave {len(several)} results, its rules promise {len(outs)}")
+    for out, a in zip(outs, several, strict=True):
         if np.shape(a) != out.shape or np.asarray(a).dtype != out.dtype:
-            raise TypeError(f"it gave {np.asarray(a).dtype}{list(np.shape(a))}, its rules promise {out.dtype}{list(out.shape)}")
+            raise TypeError(f"it gave {'None' if a is None else f'{np.asarray(a).dtype}{list(np.shape(a))}'}, its rules promise {out.dtype}{list(out.shape)}")
         out[...] = a
 
 
@@ -67,7 +70,8 @@ class Meaning:
         ins, attrs = tuple(TensorType(a.shape, dtype(a.dtype)) for a in arrays), self.row.attrs(**params)
         types = self.row.infer(self.name, ins, attrs)
         outs = tuple(np.empty(t.shape, t.dtype.numpy) for t in types)
-        self.kernel.launcher(ins, types, attrs)(arrays, outs, params)
+        launch = self.kernel.launcher(ins, types, attrs)
+        getattr(launch, "fenced", launch)(arrays, outs, params)
         return outs[0] if len(outs) == 1 else outs
 
 

@@ -94,11 +94,11 @@ class HostCall:
 def host_launch(graph: Graph, step: Step, row: KernelRow | None = None, *, debug: bool = False) -> HostLaunch:
     """What runs a step whose row is a NumPy function; `row` stands for that of a step without one.  Raises CompileError.
 
-    debug: a row that replaces a chain is compared with it, byte for byte, at every launch."""
+    debug: a row that replaces a chain is compared with it, byte for byte, at every launch, and a compiled function is held to its operands."""
     row, params = step.choice.row or row, dict(step.choice.params)
     assert row is not None, "the host tier is made of rows"
     assert callable(row.launch), "of NumPy functions"
-    launch = ready(row.launch, step.node)
+    launch = ready(getattr(row.launch, "fenced", row.launch) if debug else row.launch, step.node)
     made = HostCall(row, params, row.init(graph, step.node) if row.init else None) if params or row.init or row.fini else launch
     return _beside_chain(step.choice.name, made) if debug and row.replaces else made
 

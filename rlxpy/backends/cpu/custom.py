@@ -13,6 +13,7 @@ from rlxpy.backends.cpu import ctext
 from rlxpy.backends.cpu.build import build, prelude
 from rlxpy.backends.cpu.compilers import Compiler, find_compiler
 from rlxpy.backends.cpu.isa import detect
+from rlxpy.backends.fences import Fenced
 from rlxpy.errors import BackendMissing, CompileError, HookMismatch
 from rlxpy.frozen import dataclass
 from rlxpy.ir.attrs import Attrs, field_types
@@ -84,7 +85,7 @@ class CFunction:
             places.append(a.c.replace("@", str(banks[a.bank])))
             asked.append(a)
             banks[a.bank] += a.width
-        return CLaunch(self, self._unit(places, ins, outs), tuple(asked))
+        return CLaunch(self, self._unit(places, ins, outs), tuple(asked), (len(ins), len(outs)))
 
     def _unit(self, places: Sequence[str], ins: Sequence[TensorType], outs: Sequence[TensorType]) -> str:
         typed = "\n".join(f"typedef {ctext.storage(t.dtype)} {name}_type;" for name, t in (*zip(input_names(self.inputs, len(ins)), ins, strict=True), *named(outs)))
@@ -152,11 +153,12 @@ def _parameter(name: str, kind: str, value: Any) -> dict[str, Argument]:
 
 @dataclass(frozen=True)
 class CLaunch:
-    """A compiled function on arrays: what a host row launches."""
+    """A compiled function on arrays: what a host row launches.  counts: of its inputs and results."""
 
     function: CFunction
     unit: str
     asked: tuple[Argument, ...]
+    counts: tuple[int, int]
 
     def prepare(self) -> Any:
         """Compile now.  Raises CompileError, with what the compiler said; BackendMissing where there is none."""
@@ -167,6 +169,12 @@ class CLaunch:
                                 fix="mend its source; `log` of this error has all that the compiler said")
             told.log = e.log
             raise told from None
+
+    @property
+    def fenced(self) -> Fenced:
+        """The same, held to its operands: for debugging, and as the meaning of an op."""
+        f = self.function
+        return Fenced(self, f"the C kernel of {f.op}", input_names(f.inputs, self.counts[0]), ["out"] if self.counts[1] == 1 else [f"out{k}" for k in range(self.counts[1])], self.prepare)
 
     def __call__(self, ins: Sequence[Array], outs: Sequence[Array], attrs: Mapping[str, Any]) -> None:
         call = self.prepare()
@@ -186,6 +194,12 @@ def _loaded(unit: str) -> Any:
     compiler = find_compiler()
     if not isinstance(compiler, Compiler):
         raise BackendMissing("a C kernel needs a C compiler", why=compiler, fix="pip install 'rlxpy[cc]'")
-    call = ctypes.CDLL(str(build(unit, detect(), compiler, STRICT[compiler.family]))).rlx_call
+    library = build(unit, detect(), compiler, STRICT[compiler.family])
+    try:
+        call = ctypes.CDLL(str(library)).rlx_call
+    except OSError as e:
+        told = CompileError("the compiled kernel cannot be loaded", why=str(e).removeprefix(f"{library}: "))
+        told.log = str(e)
+        raise told from None
     call.argtypes, call.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p), None
     return call
