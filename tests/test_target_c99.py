@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,10 @@ from samples import OPS, Sample, assert_close, samples
 from rlxpy import Builder, CompileOptions, DType, Graph, Op, compile, cond, scan, sym, while_loop
 from rlxpy.compiler.session import lower
 from rlxpy.errors import InputError, LegaliseError
-from rlxpy.extend import Attrs, OpExtension, OpRow, register_cpu_kernel, register_op, registry
+from rlxpy.extend import Attrs, OpExtension, OpRow, declare_op, register_cpu_kernel, register_op, registry
 from rlxpy.ir.encoding import encoding
 from rlxpy.ir.quantize import quantize
+from rlxpy.targets.c99.filescope import declared
 from rlxpy.targets.c99.library import spec
 from rlxpy.targets.c99.packed import WRITTEN
 from rlxpy.targets.projects import record, write
@@ -251,6 +252,66 @@ def test_an_extension_with_a_c_kernel_brings_its_source(tmp_path: Path) -> None:
     np.testing.assert_array_equal(first, given ** 3 + (7 + 3))
     np.testing.assert_array_equal(second, given.T.astype(np.float64) ** 3)
     np.testing.assert_array_equal(third, given.T ** 3 + (5 + 4))
+
+
+CLASHING = """
+#define COUNT {0}
+#define SUM(a, b) \\
+  ((a) + (b))
+enum {{ FIRST, SECOND = {0} }};
+struct pair {{ float a, b[COUNT]; }};
+typedef struct pair kind;
+static const float table[] = {{ {0}.0f, SECOND }}; float *volatile last, unread;
+extern float nobody(float);
+float helper(float v) {{ const kind p = {{ v, {{ FIRST }} }}; return SUM(p.a, table[0]); }}
+void rlx_custom(const float *x, float *out, i64 out_numel) {{
+  for (i64 i = 0; i < out_numel; i++) out[i] = helper(x[i]) * COUNT;
+  last = out;
+}}"""
+
+
+@needs_compiler
+def test_c_kernels_may_have_names_of_one_another(tmp_path: Path) -> None:
+    """Of everything that C has at file scope; in one project, and in two of one program; in loops too, where a lowering would serve elsewhere."""
+    with registry():
+        first, second = (register_cpu_kernel(declare_op(f"acme.k{k}")(lambda x: x), CLASHING.format(k)) for k in (2, 3))
+        b = Builder("one")
+        x, n = b.input("x", (3,)), b.input("n", (), "i64")
+        graph = b.finish(first(x), second(x), while_loop(lambda c: c[0] > 0, lambda c: (c[0] - 1, first(c[1])), (n, x))[1])
+        v = np.arange(3, dtype=np.float32)
+        runs = record(graph, {}, [{"x": v, "n": np.int64(2)}])
+        for k, got in enumerate(((v + 2) * 2, (v + 3) * 3, ((v + 2) * 2 + 2) * 2)):
+            np.testing.assert_array_equal(runs[0].outputs[k], got)
+        write(graph, {}, "c99", tmp_path / "one", runs)
+        write(replace(graph, name="two"), {}, "c99", tmp_path / "two", runs)
+    for name in ("one", "two"):
+        assert made(tmp_path / name, "test", f"CFLAGS=-Werror {SAFE}").returncode == 0
+    (tmp_path / "main.c").write_text("int main(void) { return 0; }")
+    compiled(tmp_path, "main", out="both", sources=("main.c", "one/one.c", "two/two.c"))
+
+
+@pytest.mark.parametrize(("source", "names", "macros"), [
+    (CLASHING.format(2), "SECOND FIRST pair kind table last unread helper rlx_custom", "COUNT SUM"),
+    ("float sinf(float); int a(void), b(void); extern int c, d;", "", ""),
+    ("static int f(int (*g)(int), int h) { int k = 3; enum { L }; return k; } int m;", "f m", ""),
+    ("typedef float v4 __attribute__((vector_size(16))); __attribute__((noinline)) void w(void) {}", "v4 w", ""),
+    ('const char *s = "int z; {", t = \'{\'; /* int u; */ // int v;\nunion un { int q; } r;', "s t un r", ""),
+    ("#if defined(A) || \\\n  B\n#  define C int d;\n#endif\nint e;", "e", "C"), ("", "", ""), ("int", "", ""), ("void f(", "", "")])
+def test_what_a_c_text_declares_is_known(source: str, names: str, macros: str) -> None:
+    found = declared(source)
+    assert (set(found.names), set(found.macros)) == (set(names.split()), set(macros.split()))
+
+
+@needs_compiler
+@pytest.mark.parametrize("inputs", [True, False])
+def test_a_graph_that_gives_nothing_keeps_its_state(tmp_path: Path, inputs: bool) -> None:
+    b = Builder("Makefile")
+    seen = b.state("seen", (2,), "f32")
+    b.update(seen, seen + (b.input("x", (2,)) if inputs else 1.0))
+    write(b.finish(), {}, "c99", tmp_path)
+    assert made(tmp_path, "test", f"CFLAGS=-Werror {SAFE}").returncode == 0
+    write(b.finish(), {}, "c99", tmp_path, ())
+    assert made(tmp_path, "test", f"CFLAGS=-Werror {SAFE}").returncode == 0
 
 
 def test_a_c_kernel_that_is_no_c99_is_refused_with_the_reason() -> None:

@@ -2,13 +2,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from rlxpy.backends.memory import aligned_bytes
 from rlxpy.errors import RlxError
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dtypes import Array
 
 FENCE_NBYTES = 256

@@ -42,7 +42,7 @@ class LowerExtensions(NotingPass):
     @property
     def inside(self) -> LowerExtensions:
         """What it does to the graphs of loops and branches: those call no kernel outside the generated code where a lowering does."""
-        return replace(self, spec=replace(self.spec, extensions=nothing))
+        return replace(self, spec=_inside(self.spec))
 
     def noted(self, graph: Graph) -> tuple[Graph, tuple[Note, ...]]:
         return _lower(graph, lambda n: n.op is Op.CUSTOM, self.spec, self.name)
@@ -58,10 +58,14 @@ class Legalise(NotingPass):
 
     @property
     def inside(self) -> Legalise:
-        return replace(self, spec=replace(self.spec, extensions=nothing))
+        return replace(self, spec=_inside(self.spec))
 
     def noted(self, graph: Graph) -> tuple[Graph, tuple[Note, ...]]:
         return _lower(graph, lambda n: True, self.spec, self.name)
+
+
+def _inside(spec: BackendSpec) -> BackendSpec:
+    return spec if spec.inlines else replace(spec, extensions=nothing)
 
 
 def _lower(graph: Graph, concerned: Callable[[Node], bool], spec: BackendSpec, name: str) -> tuple[Graph, tuple[Note, ...]]:

@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import Any
 
 from rlxpy.backends.cpu import ctext
-from rlxpy.backends.cpu.custom import COMMENT, CFunction, input_names, named
+from rlxpy.backends.cpu.custom import CFunction, input_names, named
 from rlxpy.backends.cpu.kernel import Operand, Site
 from rlxpy.backends.cpu.unit import word
 from rlxpy.backends.custom import DEVICE
@@ -21,12 +21,12 @@ from rlxpy.ir.graph import Graph, Node
 from rlxpy.ir.layout import row_major
 from rlxpy.ir.op import Op
 from rlxpy.ir.types import TensorType
+from rlxpy.targets.c99.filescope import declared
 from rlxpy.targets.c99.move import copied
 from rlxpy.targets.c99.prelude import names
 from rlxpy.targets.c99.text import Function, function, literal
 
 ALIGN_NBYTES = 64
-DEFINED = re.compile(r"^[A-Za-z][\w\s*]*?\b(\w+)\s*\([^;{}]*\)\s*\{", re.MULTILINE)  # functions at file scope
 
 
 def own_kernel(graph: Graph, node: Node) -> Choice | Refusal | None:
@@ -63,10 +63,10 @@ def emit(site: Site) -> tuple[Function, ...]:
     given = {**_arrays(kernel, ins, site.outs), **_parameters(field_types(kernel.attrs), attrs.given.params())}
     types = [(name, o.c) for name, o in (*zip(input_names(kernel.inputs, len(ins)), ins, strict=True), *zip((n for n, _ in _results(site.outs)), site.outs, strict=True))]
     name = f"{word(attrs.name)}_{sha256(repr((kernel.source, types)).encode()).hexdigest()[:8]}"
-    helpers = sorted(set(DEFINED.findall(COMMENT.sub(" ", kernel.source))) - {kernel.entry_point, "if", "for", "while", "switch"})  # another op may have some of the same name
-    defined = [f"#define {kernel.entry_point} {name}", *(f"#define {h} {name}_{h}" for h in helpers), *(f"#define {n}_type {c}" for n, c in types)]
-    source = "\n".join([*defined, kernel.source.strip("\n"), *(f"#undef {line.split()[1]}" for line in defined), ""])
-    call = f"{name}({', '.join(given[p] for p in kernel.parameters)});"
+    own = declared(kernel.source)  # another op may have some of the same name
+    defined = {kernel.entry_point: f"RLX_LOCAL({name})", **{n: f"RLX_LOCAL({name}_{n})" for n in own.names if n != kernel.entry_point}, **{f"{n}_type": c for n, c in types}}
+    source = "\n".join([*(f"#define {n} {to}" for n, to in defined.items()), kernel.source.strip("\n"), *(f"#undef {n}" for n in dict.fromkeys([*defined, *own.macros])), ""])
+    call = f"RLX_LOCAL({name})({', '.join(given[p] for p in kernel.parameters)});"
     return (*made, function(Site(node, tuple(ins), site.outs), [call], needs=source))
 
 

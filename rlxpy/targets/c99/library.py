@@ -48,4 +48,4 @@ def library() -> KernelLibrary:
 
 @cache
 def spec() -> BackendSpec:
-    return BackendSpec(Device("c99"), KernelSearchPath((library(),)), refusal, fuses=frozenset({"elementwise"}), extensions=own_kernel)
+    return BackendSpec(Device("c99"), KernelSearchPath((library(),)), refusal, fuses=frozenset({"elementwise"}), extensions=own_kernel, inlines=True)

@@ -138,7 +138,7 @@ class _Source:
         run = [*_declared("\n".join(run), ("m", *(ctext.size_name(s.name) for s in self.symbols), *self.inputs, *self.outputs)), *run]
         messages = ["fine", *writer.failures, "no memory", "the weights' file cannot be read, or is too short"]
         body = "\n".join([*writer.functions.values(), *run])
-        return _ascii(trimmed("c99/model.c.j2", p=self.prefix, guard=self.guard, title=ctext.comment(plan.graph.name), version=rlxpy.__version__, prelude=prelude(body),
+        return _ascii(trimmed("c99/model.c.j2", p=self.prefix, guard=self.guard, title=ctext.comment(plan.graph.name), version=rlxpy.__version__, prelude=prelude(body), local="RLX_LOCAL" in body,
                               constants=self.constants, functions=writer.functions.values(), signature=self.signature, run=run,
                               no_memory=len(messages) - 2, no_weights=len(messages) - 1, messages=map(_quoted, messages)))
 
