@@ -52,12 +52,17 @@ INLINE u32 f8_bits(f64 x, int mbits, int fnuz) {
   return sign | (mbits == 3 ? (r >= 0x7f ? 0x7f : r) : (r >= 0x7c ? 0x7c : r));
 }
 
+/* What s = a + b, rounded, lost; and a sum made odd in its last bit when something was lost, so that a second rounding is as good as one. */
+INLINE f64 sum_error(f64 a, f64 b, f64 s) { f64 back = s - a; return (a - (s - back)) + (b - back); }
+INLINE f64 odd(f64 s, f64 lost) {
+  u64 bits = bits_f64(s);
+  if (lost != 0 && s - s == 0 && !(bits & 1)) bits += (lost > 0) == (s > 0) ? 1 : -1;
+  return f64_of(bits);
+}
 /* a * b + c of f16 or f32 values (whose product is exact), rounded to odd: rounding that again, to f16 or f32, rounds once. */
 INLINE f64 fma_odd(f64 a, f64 b, f64 c) {
-  f64 p = a * b, s = p + c, back = s - p, error = (p - (s - back)) + (c - back);
-  u64 bits = bits_f64(s);
-  if (error != 0 && s - s == 0 && !(bits & 1)) bits += (error > 0) == (s > 0) ? 1 : -1;
-  return f64_of(bits);
+  f64 p = a * b, s = p + c;
+  return odd(s, sum_error(p, c, s));
 }
 INLINE f32 fma_f32(f32 a, f32 b, f32 c) { return __builtin_fmaf(a, b, c); }
 INLINE f64 fma_f64(f64 a, f64 b, f64 c) { return __builtin_fma(a, b, c); }
@@ -115,14 +120,14 @@ INLINE int class_f64(u64 x, u32 mask) { return mask >> class_of((int)(x >> 63), 
 
 /* Division is a reciprocal refined by fma: div_scale moves operands away from the ends of the range, div_fmas scales the quotient back,
    div_fixup puts special values in. */
-#define DIVISION(F, T, FAR, TINY, SHIFT)                                                            \
+#define DIVISION(F, T, FAR, TINY, SHIFT, VANISHED)                                                            \
   INLINE T div_scale_##F(T s0, T s1, T s2, int* scaled) { /* s0: whichever of s1, s2 is asked for */      \
     *scaled = 0;                                                                                          \
     if (s1 == 0 || s2 == 0) return (T)__builtin_nan("");                                                  \
     if (exponent_##F(s2) - exponent_##F(s1) >= FAR) return *scaled = 1, s0 == s1 ? ldexp_##F(s0, SHIFT) : s0;      \
     if (denormal_##F(s1)) return ldexp_##F(s0, SHIFT);                                                    \
-    int small_rcp = denormal_##F((T)(1 / s1)), small_quotient = denormal_##F((T)(s2 / s1));               \
-    if (small_rcp && small_quotient) return *scaled = 1, s0 == s1 ? ldexp_##F(s0, SHIFT) : s0;            \
+    int small_rcp = denormal_f64(1 / (f64)s1), small_quotient = denormal_##F((T)(s2 / s1));               \
+    if (small_rcp && small_quotient) return *scaled = 1, s0 == s1 ? ldexp_##F(s0, -(SHIFT)) : s0;         \
     if (small_rcp) return ldexp_##F(s0, -(SHIFT));                                                        \
     if (small_quotient) return *scaled = 1, s0 == s2 ? ldexp_##F(s0, SHIFT) : s0;                         \
     return exponent_##F(s2) <= TINY ? ldexp_##F(s0, SHIFT) : s0;                                          \
@@ -133,14 +138,23 @@ INLINE int class_f64(u64 x, u32 mask) { return mask >> class_of((int)(x >> 63), 
     if (is_nan(b)) return b;                                                                              \
     if ((a == 0 && b == 0) || (a - a != 0 && b - b != 0)) return (T)-__builtin_nan("");                   \
     if (b == 0 || a - a != 0) return sign * (T)__builtin_inf();                                           \
-    if (a == 0 || b - b != 0) return sign * (T)0;                                                         \
-    return q < 0 ? -q * sign : q * sign;                                                                  \
+    if (a == 0 || b - b != 0 || exponent_##F(a) - exponent_##F(b) < VANISHED) return sign * (T)0;         \
+    if (is_nan(q)) return sign * (T)__builtin_inf(); /* refining an infinity left that */                 \
+    return sign * (T)__builtin_fabs(q);                                                                   \
   }
-DIVISION(f32, f32, 96, 23, 64)
-DIVISION(f64, f64, 768, 53, 128)
+DIVISION(f32, f32, 96, 23, 64, -150)
+DIVISION(f64, f64, 768, 53, 128, -1075)
 /* Scaled back in the direction that the quotient c leaves room for. */
 INLINE f32 div_fmas_f32(f32 a, f32 b, f32 c, int scaled) { f64 r = fma_odd(a, b, c); return (f32)(scaled ? ldexp_f64(r, exponent_f32(c) > 127 ? 64 : -64) : r); }
-INLINE f64 div_fmas_f64(f64 a, f64 b, f64 c, int scaled) { f64 r = fma_f64(a, b, c); return scaled ? ldexp_f64(r, exponent_f64(c) > 1023 ? 128 : -128) : r; }
+INLINE f64 div_fmas_f64(f64 a, f64 b, f64 c, int scaled) {
+  f64 r = fma_f64(a, b, c), p = a * b, low = fma_f64(a, b, -p), t = c + low, u = p + t;
+  if (!scaled) return r;
+  if (exponent_f64(c) > 1023) return ldexp_f64(r, 128);
+  /* A denormal: half way between two of them, what the fma lost decides. */
+  f64 y = ldexp_f64(r, -128), gap = r - ldexp_f64(y, 128), lost = ((u - r) + sum_error(p, t, u)) + sum_error(c, low, t);
+  if (__builtin_fabs(gap) == 0x1p-947 && lost != 0 && (gap > 0) == (lost > 0)) y += gap > 0 ? 0x1p-1074 : -0x1p-1074;
+  return y;
+}
 INLINE f64 div_fixup_f16(f64 q, f64 b, f64 a) { return div_fixup_f64(q, b, a); }
 
 /* Bits. */

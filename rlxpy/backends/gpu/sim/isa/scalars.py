@@ -16,7 +16,7 @@ INDEX = {row.name: k for k, row in enumerate(SCALARS)}
 _NOTHING = re.compile(
     r"s_nop|s_waitcnt\w*|s_wait_(?!event)\w+|s_delay_alu|s_clause|s_(set_)?inst_prefetch\w*|s_code_end|s_icache_inv|s_setprio\w*|s_dcache_\w+|s_gl1_inv|s_ttracedata\w*|s_version"
     r"|s_(inc|dec)perflevel|s_prefetch_\w+|s_singleuse_vdst|v_nop|buffer_(gl[01]_inv|wbl2|inv|wbinvl1(_vol)?|gl1_inv)|global_(inv|wb|wbinv)|global_prefetch_b8|v_pipeflush")
-_FREES_REGISTERS = "msg(MSG_DEALLOC_VGPRS)"
+_FREES_REGISTERS = "sendmsg(MSG_DEALLOC_VGPRS)"
 _HWREG = re.compile(r"hwreg\((\w+)(?:, (\d+), (\d+))?\)")
 _FLAT_SCRATCH = ("HW_REG_FLAT_SCR_LO", "HW_REG_FLAT_SCR_HI")  # where flat scratch begins: the executor knows
 _ALL_BARRIER = ("-1", "0xffff")  # the block's own; others are named barriers

@@ -109,6 +109,8 @@ def operand(text: str) -> Operand:
     if (text.startswith("-") and not re.match(r"-\d", text)) or text.startswith("neg("):
         inner = operand(text[4:-1] if text.startswith("neg(") else text[1:])
         return Operand(inner.kind, inner.reg, inner.count, inner.value, True, inner.abs, half=inner.half)
+    if text.startswith("lit("):  # a number that could have been inline and is not
+        return operand(text[4:-1])
     if text.startswith("|"):
         inner = operand(text[1:-1])
         return Operand(inner.kind, inner.reg, inner.count, inner.value, inner.neg, True, half=inner.half)

@@ -308,6 +308,7 @@ dot2acc_f32_bf16 f=pp   dot2_bf16(a, b, d)
 dot2_f16_f16     h=pph  dot2_f16(a, b, (f32)c)
 dot2_bf16_bf16   b=ppb  dot2_bf16(a, b, (f32)c)
 dot2_i32_i16     i=uui  (i32)(dot(a, b, 16, 1, 1) + c)
+dot2c_i32_i16    i=uu   (i32)(dot(a, b, 16, 1, 1) + d)
 dot2_u32_u16     u=uuu  (u32)dot(a, b, 16, 0, 0) + c
 dot4_i32_i8      i=uui  (i32)(dot(a, b, 8, 1, 1) + c)
 dot4c_i32_i8     i=uu   (i32)(dot(a, b, 8, 1, 1) + d)
