@@ -143,6 +143,8 @@ BREACHES: dict[str, tuple[Kernel, KernelContract, str]] = {
     "LDS of a smaller card": (VADD, replace(FITS, shared_nbytes=40_000, lds_nbytes=32_768), "a block needs 0 + 40000 bytes of LDS, it has 32768"),
     "spills": (replace(VADD, vgpr_spills=3, sgpr_spills=2), FITS, "it spills 5 registers and takes 0 bytes of scratch, its row says none"),
     "scratch": (replace(VADD, scratch_nbytes=16, descriptor=replace(VADD.descriptor, scratch_nbytes=16)), FITS, "takes 16 bytes of scratch, its row says none"),
+    "other LDS than its row says": (VADD, replace(FITS, own_lds_nbytes=16), "it has 0 bytes of LDS by itself, its row says 16"),
+    "arguments that change places": (VADD, replace(FITS, names=("a", "c", "b", "n")), "its argument 1 is called b, handed over there is c"),
     "another wave": (VADD, replace(FITS, wave=64), "its wave has 32 lanes, 64 are relied on"),
     "too many threads": (VADD, replace(FITS, threads=257), "launched with 257 threads in a block, it was compiled for up to 256"),
     "one argument less": (VADD, replace(FITS, args=((0, 8), (8, 8), (16, 8))), "it takes 4 arguments, 3 are handed over"),
@@ -235,10 +237,10 @@ def test_a_launch_of_a_raw_kernel_is_held_against_its_code(source: str, tmp_path
     (tmp_path / "k.s").write_text(assembly(made.source, "hip", "gfx1100", tmp_path))
     tool("clang-22", "-x", "assembler", "-target", "amdgcn-amd-amdhsa", "-mcpu=gfx1100", tmp_path / "k.s", "-o", tmp_path / "k.hsaco")
     code = read((tmp_path / "k.hsaco").read_bytes())
-    contract = contract_of(made, made.geometry({"N": 99}))
+    contract = contract_of(made, {"N": 99})
     assert hold(code, made.symbol, contract).explicit[0].nbytes == 8
     with pytest.raises(CodeObjectError, match=f"it takes {len(made.args)} arguments, {len(made.args) - 1} are handed over"):
-        hold(code, made.symbol, contract_of(replace(made, args=made.args[:-1]), made.geometry({"N": 99})))
+        hold(code, made.symbol, contract_of(replace(made, args=made.args[:-1]), {"N": 99}))
 
 
 @needs_llvm

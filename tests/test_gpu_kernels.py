@@ -190,6 +190,12 @@ def test_abi_2_has_offsets_of_64_bits_in_bytes_and_sizes_as_arguments() -> None:
     assert geometry.grid == (3, 1, 1)
 
 
+@pytest.mark.parametrize(("grid", "want"), [(None, (0, 1, 1)), (lambda shapes: shapes["x"][0], (0, 1, 1)), (lambda shapes: (2, shapes["x"][0]), (2, 0, 1)), (5, (5, 1, 1))])
+def test_an_empty_grid_stays_empty(grid: Any, want: tuple[int, ...]) -> None:
+    register_gpu_kernel(RocmGpuKernel("acme.cap", CAP, grid=grid))
+    assert launch_of(graph("acme.cap", ((0, 4), "f32"))).geometry({}).grid == want
+
+
 def test_sizes_beyond_32_bits_are_written_whole() -> None:
     register_gpu_kernel(RocmGpuKernel("acme.cap", CAP))
     assert "4900000000LL" in launch_of(graph("acme.cap", ((70_000, 70_000), "f32"))).source

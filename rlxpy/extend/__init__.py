@@ -9,6 +9,7 @@ from rlxpy.exports import lazy
 
 if TYPE_CHECKING:
     from rlxpy.backends.custom import register_cpu_kernel as register_cpu_kernel
+    from rlxpy.backends.gpu.assembly import RocmAsmKernel as RocmAsmKernel
     from rlxpy.backends.gpu.raw import (
         CudaGpuKernel as CudaGpuKernel,
         RocmGpuKernel as RocmGpuKernel,
@@ -109,6 +110,7 @@ if TYPE_CHECKING:
 _HOME = {name: module for module, names in {
     "backends.custom": "register_cpu_kernel",
     "backends.host": "with_host",
+    "backends.gpu.assembly": "RocmAsmKernel",
     "backends.gpu.raw": "CudaGpuKernel RocmGpuKernel register_gpu_kernel",
     "backends.reference": "HostGraph",
     "errors": "BuildError CustomOpError InputError RlxError",

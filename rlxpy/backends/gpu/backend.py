@@ -22,6 +22,7 @@ from rlxpy.ir.graph import Graph, Node
 
 if TYPE_CHECKING:
     from rlxpy.backends.gpu.kernel import Emitter
+    from rlxpy.backends.gpu.launch import GpuLaunch
     from rlxpy.backends.gpu.program import Program
 
 ALIGN_NBYTES = 256
@@ -67,7 +68,7 @@ class Gpu:
             raise BackendMissing(f"device {self.vendor.device} cannot run here", why=why, fix="device='cpu'")
         api, program = self.api(), self.program(plan)
         module = loaded(api, program.source) if program.functions else None
-        raw = {p.launch.source: api.function(loaded(api, p.launch.source), p.launch.symbol) for p in program.raw}
+        raw = {p.launch.source: api.function(api.load(raw_code(api, p.launch)), p.launch.symbol) for p in program.raw}
         return GpuGraph(plan, program, api, Loaded({name: api.function(module, name) for name in program.functions}, raw), params, debug)
 
     def program(self, plan: Plan) -> Program:
@@ -88,7 +89,26 @@ def emitter_of(step: Step) -> Emitter | None:
 
 
 def loaded(api: GpuApi, source: str, options: Sequence[str] | None = None) -> Any:
-    """A module on the device, from the cache of compiled code when it was compiled before.  Raises CompileError."""
+    """A module on the device.  Raises CompileError."""
+    return api.load(compiled(api, source, options))
+
+
+def raw_code(api: GpuApi, launch: GpuLaunch) -> bytes:
+    """A raw kernel's code, held to what its launch relies on.  Raises CompileError, CodeObjectError with all that stands against it."""
+    from rlxpy.backends.gpu.assembly import RocmAsmKernel
+    from rlxpy.backends.gpu.codeobject import is_code_object, read
+    from rlxpy.backends.gpu.contract import contract_of, hold
+    from rlxpy.backends.gpu.launch import largest
+    from rlxpy.backends.gpu.offline import assemble
+
+    code = assemble(launch.source, api.target.arch) if isinstance(launch.kernel, RocmAsmKernel) else compiled(api, launch.source)
+    if is_code_object(code):  # a simulated device may have code for the host
+        hold(read(code, launch.kernel.name), launch.symbol, contract_of(launch, largest(launch.operands, launch.attrs), api.target.shared_nbytes))
+    return code
+
+
+def compiled(api: GpuApi, source: str, options: Sequence[str] | None = None) -> bytes:
+    """Code for the device, from the cache when it was compiled before.  Raises CompileError."""
     options = tuple(options) if options is not None else api.options
     facts = dumps([api.target.vendor, api.target.arch, api.compiler, options, source])
     key = blake2b(facts.encode(), digest_size=20).hexdigest()
@@ -96,7 +116,7 @@ def loaded(api: GpuApi, source: str, options: Sequence[str] | None = None) -> An
     def make(path: Any) -> None:
         path.write_bytes(api.compile(source, options))
 
-    return api.load(kept("gpu", key, ".bin", make).read_bytes())
+    return kept("gpu", key, ".bin", make).read_bytes()
 
 
 def _own_kernel(device: str, facts: Mapping[str, Any], graph: Graph, node: Node) -> Choice | Refusal | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from rlxpy.backends.gpu.arch import NUMBERS, Target
 from rlxpy.backends.gpu.binary import Binary
-from rlxpy.backends.gpu.elf import AMDGPU, SHARED_OBJECT, Elf
+from rlxpy.backends.gpu.elf import AMDGPU, MAGIC, SHARED_OBJECT, Elf
 from rlxpy.backends.gpu.msgpack import unpack
 from rlxpy.frozen import dataclass
 
@@ -125,6 +125,11 @@ def read(data: bytes, name: str = "code object") -> CodeObject:
         raise elf.b.fault(16, "is not linked", f"its ELF type is {elf.type}, what a driver loads has {SHARED_OBJECT}", "link it: ld.lld -shared k.o -o k.hsaco")
     version = _version(elf)
     return CodeObject(_target(elf, version), version, _kernels(elf), elf)
+
+
+def is_code_object(data: bytes) -> bool:
+    """Whether it begins as one."""
+    return data.startswith(MAGIC) and data[18:20] == AMDGPU.to_bytes(2, "little")
 
 
 def _version(elf: Elf) -> int:

@@ -2,12 +2,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from rlxpy.backends.gpu.arch import Target
 from rlxpy.backends.gpu.codeobject import CodeObject, Kernel
-from rlxpy.backends.gpu.launch import Geometry, GpuLaunch
 from rlxpy.errors import CodeObjectError
 from rlxpy.frozen import dataclass
+from rlxpy.ir.dims import Sizes
+
+if TYPE_CHECKING:
+    from rlxpy.backends.gpu.launch import GpuLaunch
 
 MOST_KERNARG_NBYTES = 768
 SERVICES = {  # arguments behind which somebody must stand while the kernel runs
@@ -23,6 +28,8 @@ class KernelContract:
     args            (offset, bytes) of each argument that is handed over
     threads         of a block
     shared_nbytes   that a launch adds for each block, beside the kernel's own; lds_nbytes: that a block may have in all
+    own_lds_nbytes  that the kernel has by itself
+    names           of the arguments that are handed over, where the metadata has names
     scratch         whether memory for what does not fit into registers is accepted: spills, local arrays"""
 
     args: tuple[tuple[int, int], ...] | None = None
@@ -30,12 +37,15 @@ class KernelContract:
     wave: int | None = None
     shared_nbytes: int = 0
     lds_nbytes: int | None = None
+    own_lds_nbytes: int | None = None
+    names: tuple[str, ...] = ()
     scratch: bool = False
 
 
-def contract_of(launch: GpuLaunch, geometry: Geometry, *, lds_nbytes: int | None = None, scratch: bool = True) -> KernelContract:
-    """What a launch of a raw kernel relies on."""
-    return KernelContract(tuple((a.offset, a.nbytes) for a in launch.args), geometry.block, shared_nbytes=geometry.shared_nbytes, lds_nbytes=lds_nbytes, scratch=scratch)
+def contract_of(launch: GpuLaunch, sizes: Sizes, lds_nbytes: int | None = None) -> KernelContract:
+    """What a launch of a raw kernel relies on at these sizes.  lds_nbytes: that the card has for a block."""
+    shape = launch.geometry(sizes)
+    return replace(launch.kernel.contract, args=tuple((a.offset, a.nbytes) for a in launch.args), shared_nbytes=shape.shared_nbytes, lds_nbytes=lds_nbytes)
 
 
 def hold(code: CodeObject, kernel: str, contract: KernelContract) -> Kernel:
@@ -95,6 +105,15 @@ def _args(k: Kernel, target: Target, c: KernelContract) -> str:
     return f"its argument {at}{f' ({k.explicit[at].name})' if k.explicit[at].name else ''} lies at {has[at][0]} with {has[at][1]} bytes, handed over is {c.args[at][1]} bytes at {c.args[at][0]}"
 
 
+def _own_lds(k: Kernel, target: Target, c: KernelContract) -> str:
+    return f"it has {k.lds_nbytes} bytes of LDS by itself, its row says {c.own_lds_nbytes}" if c.own_lds_nbytes not in (None, k.lds_nbytes) else ""
+
+
+def _names(k: Kernel, target: Target, c: KernelContract) -> str:
+    odd = next(((at, a.name, name) for at, (a, name) in enumerate(zip(k.explicit, c.names, strict=False)) if a.name not in ("", name)), None)
+    return f"its argument {odd[0]} is called {odd[1]}, handed over there is {odd[2]}" if odd else ""
+
+
 def _within(k: Kernel, target: Target, c: KernelContract) -> str:
     end = 0
     for a in sorted(k.args, key=lambda a: a.offset):
@@ -123,4 +142,4 @@ def allotted(k: Kernel, target: Target) -> int:
     return (k.descriptor.bits("granulated_vgprs") + 1) * grain
 
 
-RULES: tuple[Callable[[Kernel, Target, KernelContract], str], ...] = (_services, _stack, _kernargs, _lds, _scratch, _wave, _threads, _args, _within, _descriptor)
+RULES: tuple[Callable[[Kernel, Target, KernelContract], str], ...] = (_services, _stack, _kernargs, _lds, _scratch, _wave, _threads, _args, _own_lds, _names, _within, _descriptor)

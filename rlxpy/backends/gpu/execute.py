@@ -314,6 +314,8 @@ class GpuGraph:
             where["scratch"] = self._scratch(p.step)
         arena = min(where.values())
         shape, data = p.launch(arena, {name: a - arena for name, a in where.items()}, sizes)
+        if not prod(shape.grid):
+            return []
         words = Arguments.of(data, [a.offset for a in p.launch.args])
         return [*calls, _Call(p.launch.kernel.name, self._loaded.raw[p.launch.source], shape.grid, shape.block, shape.shared_nbytes, words, p.step)]
 

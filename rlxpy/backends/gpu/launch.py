@@ -5,6 +5,7 @@ import hashlib
 import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from rlxpy.backends.templates import read
 from rlxpy.errors import InputError
 from rlxpy.frozen import dataclass
 from rlxpy.ir.attrs import field_types
-from rlxpy.ir.dims import Dim, Sizes, SymDim, product, symbols
+from rlxpy.ir.dims import Dim, Sizes, SymDim, at, product, symbols
 from rlxpy.ir.dtypes import DType
 from rlxpy.ir.types import TensorType, bind
 
@@ -24,19 +25,20 @@ if TYPE_CHECKING:
 
 ABI1_INPUTS, ABI1_NBYTES = 4, 4  # how many inputs, and the size of an element
 ENTRY = "rlx_launch"  # of ABI 2's wrapper
-FORMATS = {"float*": "Q", "char*": "Q", "unsigned": "I", "u64": "Q", "i64": "q"}  # how struct packs each C type
+FORMATS = {"float*": "Q", "char*": "Q", "unsigned": "I", "u64": "Q", "i64": "q", "i32": "i", "f32": "f", "f64": "d"}  # how struct packs each C type
 
 
 @dataclass(frozen=True)
 class KernArg:
-    """One argument in the order of the signature.  what: "arena" (its address), "offset" of an operand, "len" in elements, "count" of inputs, the "size" of a
-    symbol, or "absent".  of: which operand or symbol.  offset: where it lies among the packed arguments, in bytes."""
+    """One argument in the order of the signature.  what: "arena" (its address), "offset" of an operand, its "address", "len" in elements, "count" of inputs, the
+    "size" of a symbol, a "value", or "absent".  of: which operand or symbol.  offset: where it lies among the packed arguments, in bytes."""
 
     name: str
     c: str
     what: str
     of: str = ""
     offset: int = 0
+    value: Dim | float = 0
 
     @property
     def nbytes(self) -> int:
@@ -81,15 +83,21 @@ class GpuLaunch:
         out = bytearray(self.args_nbytes)
         for a in self.args:
             value = self._value(a, arena, offsets, sizes)
-            if a.c == "unsigned" and value >= 2**32:
-                raise InputError(f"{a.name} of {self.kernel.name} is {value}", why=f"ABI 1 has 32 bits for it, up to {2**32 - 1}", fix="write the kernel for ABI 2: a __device__ function")
-            struct.pack_into(f"<{FORMATS[a.c]}", out, a.offset, value)
+            try:
+                struct.pack_into(f"<{FORMATS[a.c]}", out, a.offset, value)
+            except (struct.error, OverflowError):
+                fix = "write the kernel for ABI 2: a __device__ function" if self.kernel.abi == 1 else "give it a wider type"
+                raise InputError(f"{a.name} of {self.kernel.name} is {value}", why=f"its signature has {8 * a.nbytes} bits for it, as {a.c}", fix=fix) from None
         return bytes(out)
 
-    def _value(self, a: KernArg, arena: int, offsets: Mapping[str, int], sizes: Sizes) -> int:
+    def _value(self, a: KernArg, arena: int, offsets: Mapping[str, int], sizes: Sizes) -> float:
         match a.what:
             case "arena":
                 return arena
+            case "address":
+                return arena + offsets[a.of]
+            case "value":
+                return a.value if isinstance(a.value, float) else at(a.value, sizes)
             case "offset" if self.kernel.abi == 2:
                 return offsets[a.of]
             case "offset":
@@ -105,12 +113,13 @@ class GpuLaunch:
         return 0
 
     def geometry(self, sizes: Sizes) -> Geometry:
-        """A thread for each element of the first output, or what the kernel's `grid` says; at least one block."""
+        """A thread for each element of the first output, or what the kernel's `grid` says; where that is no block at all, nothing is to be launched."""
         shapes = self.shapes(sizes)
         first = shapes[self.operands[self.inputs][0]]
-        grid = self.kernel.at("grid", shapes) or -(-prod(first) // self.kernel.block_size)
+        said = self.kernel.at("grid", shapes)
+        grid = -(-prod(first) // self.kernel.block_size) if said is None else said
         x, y, z = (*(grid if isinstance(grid, tuple) else (grid,)), 1, 1)[:3]
-        return Geometry((max(x, 1), max(y, 1), max(z, 1)), self.kernel.block_size, self.kernel.at("shared_nbytes", shapes) or 0)
+        return Geometry((x, y, z), self.kernel.block_size, self.kernel.at("shared_nbytes", shapes) or 0)
 
     def scratch_nbytes(self, sizes: Sizes) -> int:
         return self.kernel.at("scratch_nbytes", self.shapes(sizes)) or 0
@@ -138,7 +147,7 @@ def laid_out(args: Iterator[KernArg]) -> tuple[KernArg, ...]:
     placed, end = list[KernArg](), 0
     for a in args:
         end += -end % a.nbytes
-        placed.append(KernArg(a.name, a.c, a.what, a.of, end))
+        placed.append(replace(a, offset=end))
         end += a.nbytes
     return tuple(placed)
 

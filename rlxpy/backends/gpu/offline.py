@@ -1,4 +1,4 @@
-"""HIP-C to AMD code objects on any machine: by clang with our own device header, and by AMD's hipRTC in a process of its own."""
+"""HIP-C and assembly to AMD code objects on any machine: by clang with our own device header, and by AMD's hipRTC in a process of its own."""
 from __future__ import annotations
 
 import ctypes
@@ -61,6 +61,20 @@ def compile_hip(source: str, arch: str, options: Sequence[str] = FLAGS) -> bytes
     return kept("code", key, SUFFIX, lambda out: _clang(compiler, source, arch, options, out)).read_bytes()
 
 
+def assemble(source: str, arch: str) -> bytes:
+    """The code object of a text in AMD's assembly, kept in the cache.  Raises CompileError and BackendMissing as compile_hip does."""
+    compiler = device_compiler()
+    if isinstance(compiler, str):
+        raise BackendMissing("AMD's assembly cannot be assembled here", why=compiler)
+
+    def make(out: Path) -> None:
+        (text := out.with_name("kernel.s")).write_text(source, "utf-8", "replace")
+        for command in _assembling(compiler, arch, text, out):
+            _step(command, source, arch, compiler.text)
+
+    return kept("code", _key([compiler.argv, compiler.version, "assembly", arch, source]), SUFFIX, make).read_bytes()
+
+
 def _key(facts: list[object]) -> str:
     return hashlib.blake2b(json.dumps(facts).encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
 
@@ -77,12 +91,16 @@ def _steps(compiler: Compiler, front: tuple[str, ...], arch: str, text: Path, ou
     """One command, or three of zig's: its clang cannot start the linker."""
     if compiler.family != "zig":
         return [(*front, "--no-gpu-bundle-output", "-o", str(out), str(text))]
-    assembly, unlinked = text.with_suffix(".s"), text.with_suffix(".o")
-    return [
-        (*front, "-S", "-o", str(assembly), str(text)),
-        (*compiler.argv, "-target", "amdgcn-amd-amdhsa", f"-mcpu={arch}", *OBJECT, "-x", "assembler", "-c", str(assembly), "-o", str(unlinked)),
-        (compiler.argv[0], "ld.lld", "-shared", str(unlinked), "-o", str(out)),
-    ]
+    assembly = text.with_suffix(".s")
+    return [(*front, "-S", "-o", str(assembly), str(text)), *_assembling(compiler, arch, assembly, out)]
+
+
+def _assembling(compiler: Compiler, arch: str, text: Path, out: Path) -> list[tuple[str, ...]]:
+    front = (*compiler.argv, "-target", "amdgcn-amd-amdhsa", f"-mcpu={arch}", *OBJECT, "-x", "assembler", str(text))
+    if compiler.family != "zig":
+        return [(*front, "-o", str(out))]
+    unlinked = text.with_suffix(".o")
+    return [(*front, "-c", "-o", str(unlinked)), (compiler.argv[0], "ld.lld", "-shared", str(unlinked), "-o", str(out))]
 
 
 def _step(command: tuple[str, ...], source: str, arch: str, compiler: str) -> None:

@@ -2,22 +2,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, ClassVar
 
 from rlxpy.backends.gpu import launch
+from rlxpy.backends.gpu.contract import KernelContract
 from rlxpy.backends.gpu.vendor import CUDA, ROCM
 from rlxpy.errors import HookMismatch, RlxError
+from rlxpy.extend.constraints import Constraint, facts_of
 from rlxpy.extend.kernels import Choice, KernelRow, Refusal
 from rlxpy.frozen import dataclass
 from rlxpy.ir import hooks
-from rlxpy.ir.attrs import Custom, field_types
+from rlxpy.ir.attrs import Attrs, Custom, field_types
 from rlxpy.ir.dtypes import DType
 from rlxpy.ir.extension import OpExtension, attach, extension
 from rlxpy.ir.graph import Graph, Node
 from rlxpy.ir.op import Op
 from rlxpy.ir.place import Loc, caller, placed
+from rlxpy.ir.types import TensorType
 
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 NAME = re.compile(r"(\w+)\s*(?:\[[^\]]*\]\s*)*$")
@@ -42,7 +45,8 @@ class GpuKernel:
     grid            blocks, one to three numbers; by itself a thread for each element of the first output
     shared_nbytes   dynamic shared memory of a block
     scratch_nbytes  memory for `scratch`
-    The last three are numbers, or functions of the operands' shapes by name: grid=lambda shapes: shapes["x"][0]."""
+    constraints     what it asks of a call, as rows of kernel libraries do; refused is what it lowered to
+    grid, shared_nbytes and scratch_nbytes are numbers, or functions of the operands' shapes by name: grid=lambda shapes: shapes["x"][0]."""
 
     name: str
     source: str
@@ -51,8 +55,10 @@ class GpuKernel:
     grid: Sized | None = None
     shared_nbytes: Sized | None = None
     scratch_nbytes: Sized | None = None
+    constraints: tuple[Constraint, ...] = ()
     where: Loc = field(default_factory=caller, compare=False)
     device: ClassVar[str] = ""
+    offers: ClassVar[tuple[str, ...]] = ("", "_numel", "_rank", "_shape")  # of an operand, behind its name
 
     @placed
     def __post_init__(self) -> None:
@@ -85,6 +91,44 @@ class GpuKernel:
     @property
     def parameters(self) -> tuple[str, ...]:
         return tuple(m[1] if (m := NAME.search(p)) else p for p in self._signature[1])
+
+    @property
+    def asks(self) -> tuple[Constraint, ...]:
+        """All constraints on a call."""
+        return self.constraints
+
+    @property
+    def contract(self) -> KernelContract:
+        """What its compiled code must keep to, whatever the sizes."""
+        return KernelContract(threads=self.block_size, scratch=True)
+
+    def launched(self, inputs: Sequence[str], ins: Sequence[TensorType], outs: Sequence[TensorType], attrs: Attrs) -> launch.GpuLaunch:
+        """inputs: the op's names of its inputs."""
+        return launch.launch(self, inputs, ins, outs, attrs)
+
+    def unfit(self, op: OpExtension) -> str:
+        """Why it could not serve an op, whatever the types."""
+        least, most = hooks.bounds(op.row.arity)
+        kinds = field_types(op.row.attrs)
+        if self.abi == 1:
+            if least > launch.ABI1_INPUTS:
+                return f"ABI 1 has up to {launch.ABI1_INPUTS} inputs, {op.name} takes {least}"
+            return f"ABI 1 gives no parameters, {op.name} has {', '.join(kinds)}" if kinds else ""
+        names = (*op.inputs, *(f"x{k}" for k in range(len(op.inputs), 64 if most is None else most)))
+        known = {f"{n}{s}" for n in names for s in self.offers} | {"scratch", *kinds} | ({"inputs", "inputs_count", *(f"{k}_count" for k in kinds)} if self.abi == 2 else set())
+        unknown = [p for p in self.parameters if p not in known and not re.fullmatch(rf"out\d*({'|'.join(self.offers)})", p)]
+        if unknown:
+            return f"it asks for {', '.join(unknown)}; names are {', '.join((*names[:8], 'out', *kinds))}, and of an operand {', '.join(f'NAME{s}' for s in self.offers if s)}"
+        return "it asks for scratch and sets no scratch_nbytes" if "scratch" in self.parameters and self.scratch_nbytes is None else ""
+
+    def refusal(self, made: launch.GpuLaunch) -> str:
+        """Why it cannot serve these operands."""
+        if self.abi == 2:
+            return ""
+        if len(made.operands) - made.inputs != 1 or made.inputs > launch.ABI1_INPUTS:
+            return f"ABI 1 has one output and up to {launch.ABI1_INPUTS} inputs, this has {len(made.operands) - made.inputs} and {made.inputs}"
+        other = [f"{name} {t}" for name, t in made.operands if t.dtype is not DType.F32]
+        return f"ABI 1 has f32 alone, this has {', '.join(other)}" if other else ""
 
     @property
     def _signature(self) -> tuple[str, tuple[str, ...]]:
@@ -132,26 +176,10 @@ def register_gpu_kernel(kernel: GpuKernel) -> OpExtension:
     if not isinstance(kernel, (CudaGpuKernel, RocmGpuKernel)):
         raise HookMismatch(f"{type(kernel).__name__} is no GPU kernel", why="there are CudaGpuKernel and RocmGpuKernel", fix="register_gpu_kernel(RocmGpuKernel('vendor.op', source))")
     op = extension(kernel.name)
-    if why := _unfit(kernel, op):
+    if why := kernel.unfit(op):
         fix = f"write __device__ void {kernel.entry_point}(..) for ABI 2" if kernel.abi == 1 else "ask for what there is"
         raise HookMismatch(f"the {kernel.device} kernel of {op.name} cannot serve it", why=why, fix=fix)
     return attach(op.name, kernel.device, kernel)
-
-
-def _unfit(kernel: GpuKernel, op: OpExtension) -> str:
-    """Why it could not, whatever the types."""
-    least, most = hooks.bounds(op.row.arity)
-    kinds = field_types(op.row.attrs)
-    if kernel.abi == 1:
-        if least > launch.ABI1_INPUTS:
-            return f"ABI 1 has up to {launch.ABI1_INPUTS} inputs, {op.name} takes {least}"
-        return f"ABI 1 gives no parameters, {op.name} has {', '.join(kinds)}" if kinds else ""
-    names = (*op.inputs, *(f"x{k}" for k in range(len(op.inputs), 64 if most is None else most)))
-    known = {f"{n}{s}" for n in names for s in ("", "_numel", "_rank", "_shape")} | {"scratch", "inputs", "inputs_count", *kinds, *(f"{k}_count" for k in kinds)}
-    unknown = [p for p in kernel.parameters if p not in known and not re.fullmatch(r"out\d*(_numel|_rank|_shape)?", p)]
-    if unknown:
-        return f"it asks for {', '.join(unknown)}; names are {', '.join((*names[:8], 'out', *kinds))}, and of an operand NAME_numel, NAME_rank, NAME_shape"
-    return "it asks for scratch and sets no scratch_nbytes" if "scratch" in kernel.parameters and kernel.scratch_nbytes is None else ""
 
 
 def _c_type(parameter: str) -> str:
@@ -174,23 +202,23 @@ def own_gpu_kernel(device: str, facts: Mapping[str, Any], graph: Graph, node: No
     if not isinstance(kernel, GpuKernel):
         return None
     row = f"{node.label}.{device}"
+    known = facts_of(graph, node, op.inputs, facts)
+    if why := next((w for c in kernel.asks if (w := c.refusal(known))), ""):
+        return Refusal((f"{row}: {why}",))
     try:
-        made = launch.launch(kernel, op.inputs, [graph.type(r) for r in node.inputs], node.types, node.attrs.given)
+        made = kernel.launched(op.inputs, [graph.type(r) for r in node.inputs], node.types, node.attrs.given)
         why = _refusal(kernel, made, facts)
     except RlxError as e:
         why = f"{e.what}: {e.why}"
     if why:
         return Refusal((f"{row}: {why}",))
     scratch = made.scratch_nbytes(launch.largest(made.operands, made.attrs))
-    return Choice(KernelRow(row, Op.CUSTOM, made, kind=node.kind, domain="device", scratch_nbytes=lambda graph, node: scratch, doc=op.row.doc), "extension")
+    return Choice(KernelRow(row, Op.CUSTOM, made, kind=node.kind, constraints=kernel.asks, domain="device", scratch_nbytes=lambda graph, node: scratch, doc=op.row.doc), "extension")
 
 
 def _refusal(kernel: GpuKernel, made: launch.GpuLaunch, facts: Mapping[str, Any]) -> str:
-    if kernel.abi == 1:
-        if len(made.operands) - made.inputs != 1 or made.inputs > launch.ABI1_INPUTS:
-            return f"ABI 1 has one output and up to {launch.ABI1_INPUTS} inputs, this has {len(made.operands) - made.inputs} and {made.inputs}"
-        if other := [f"{name} {t}" for name, t in made.operands if t.dtype is not DType.F32]:
-            return f"ABI 1 has f32 alone, this has {', '.join(other)}"
+    if why := kernel.refusal(made):
+        return why
     most = made.geometry(launch.largest(made.operands, made.attrs))
     allowed = {**LIMITS, **facts}
     for what, wanted in (("shared_nbytes", most.shared_nbytes), ("threads", most.block)):
