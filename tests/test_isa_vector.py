@@ -213,7 +213,7 @@ def _toward_zero(a: Array) -> Array:
     """f16 bits: rounding to the nearest, then one step back where that went out."""
     near = a.astype("f2")
     out = abs(near.astype("f8")) > abs(a.astype("f8"))
-    return (near.view("u2") - out.astype("u2")).astype("u4")
+    return np.asarray((near.view("u2") - out.astype("u2")).astype("u4"))
 
 
 def _bf16(a: Array) -> Array:
