@@ -2,7 +2,9 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import runpy
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gpu_objects import needs_llvm
-from sim_device import needs_clang
+from sim_device import needs_clang, needs_simulation
 
 from rlxpy import Builder, CompileOptions, Graph, Op, RlxError, sym
 from rlxpy.backends.gpu.api import GpuTarget
@@ -372,5 +374,15 @@ def test_the_example_runs_where_there_is_no_card(device: str, monkeypatch: pytes
     monkeypatch.setattr(sys, "argv", [str(EXAMPLE)])
     with registry():
         runpy.run_path(str(EXAMPLE), run_name="__main__")
-    assert capsys.readouterr().out == f"on {device}: right\n"
+    assert capsys.readouterr().out == f"on {device}, by hand: nothing\n"
     assert len(EXAMPLE.read_text("utf-8").splitlines()) < 60
+
+
+@needs_simulation
+@needs_clang
+@pytest.mark.parametrize(("chip", "by_hand"), [("gfx1151", "asm.softmax"), ("gfx90a", "asm.rms_norm"), ("gfx1030", "nothing")])
+def test_the_example_runs_on_a_simulated_card_and_ends_well(chip: str, by_hand: str) -> None:
+    """Through the real hip-python, in a process of its own: what is left in the runtime at its end must harm nobody."""
+    environment = {**os.environ, "RLX_DEVICE": "rocm", "RLX_ROCM_SIM": f"isa:{chip}", "PYTHONPATH": str(EXAMPLE.parents[1])}
+    done = subprocess.run([sys.executable, str(EXAMPLE)], capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stdout) == (0, f"on rocm, by hand: {by_hand}\n"), done.stderr

@@ -2,7 +2,7 @@
 #include "runtime.h"
 
 namespace {
-std::map<void *, Executable> executables;
+auto &executables = *new std::map<void *, Executable>;  // never destroyed, as modules are not
 
 hipError_t find_executable(void *handle, Executable *out) {
     auto found = executables.find(handle);

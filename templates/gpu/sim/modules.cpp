@@ -43,8 +43,9 @@ struct Launch {
 };
 
 namespace {
-std::map<void *, std::shared_ptr<Module>> modules;
-std::map<void *, std::shared_ptr<Function>> functions;
+// Never destroyed: when the process ends, Python, which would be told that a module goes, has gone before.
+auto &modules = *new std::map<void *, std::shared_ptr<Module>>;
+auto &functions = *new std::map<void *, std::shared_ptr<Function>>;
 
 using Bytes = std::vector<char>;
 constexpr size_t largest_image = 1 << 30;
