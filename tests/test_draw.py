@@ -14,7 +14,6 @@ import pytest
 import rlxpy
 from rlxpy import Graph, Op
 from rlxpy.compiler.devices import choose
-from rlxpy.fusion.legalise import Verdicts
 from rlxpy.fusion.pipeline import standard
 from rlxpy.tools.draw.dot import dot
 from rlxpy.tools.draw.folding import convex, scope_path
@@ -28,7 +27,7 @@ SEEDS = range(12)
 
 
 def drawn(graph: Graph, max_boxes: int = 150) -> Picture:
-    return picture(graph, Verdicts(SPEC), max_boxes=max_boxes)
+    return picture(graph, SPEC, max_boxes=max_boxes)
 
 
 # ---- layout

@@ -474,6 +474,20 @@ def test_a_weight_is_laid_out_at_load_and_again_when_it_is_set(device: str, hois
         np.testing.assert_allclose(f(x), x @ (now * 2 if hoisted else now), rtol=1e-5)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("param_first", [True, False])
+def test_a_row_that_lays_out_weights_takes_no_computed_operand_of_the_same_type(device: str, param_first: bool) -> None:
+    """What was said of one product is not said of another, whose right side is no weight."""
+    lib("mine", KernelRow("r", Op.MATMUL, upside_down, weights=(WeightLayout("w", reversed_rows, reversed_rows),)))
+    x, y, w = np.random.default_rng(0).normal(size=(3, 5, 5)).astype(np.float32)
+    b = Builder()
+    left, right, weight = b.input("x", (5, 5)), b.input("y", (5, 5)), b.param("w", (5, 5))
+    rights = (weight, right) if param_first else (right, weight)
+    f = compile(b.finish(*(left @ r for r in rights)), {"w": w}, device=device)
+    for got, r in zip(f(x, y), rights, strict=True):
+        np.testing.assert_allclose(got, x @ (w if r is weight else y), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(("relayout", "unrelayout", "words"), [
     (reversed_rows, lambda a: a, "unrelayout does not undo relayout of 'w'"),
     (lambda a: a * 2, lambda a: a / 3, "unrelayout does not undo"),

@@ -12,15 +12,19 @@ from random_graphs import assert_same, random_arrays, random_graph, random_sizes
 
 from rlxpy import Builder, Graph, Op, Value
 from rlxpy.backends.host import LIBRARY
+from rlxpy.compiler.devices import choose
+from rlxpy.compiler.options import CompileOptions
+from rlxpy.compiler.session import lower
 from rlxpy.errors import BuildError, LegaliseError
-from rlxpy.extend.backend import BackendSpec, Device
-from rlxpy.extend.kernels import Constraint, KernelLibrary, KernelRow, KernelSearchPath
+from rlxpy.extend.backend import BackendSpec, Device, remembering
+from rlxpy.extend.kernels import Choice, Constraint, KernelLibrary, KernelRow, KernelSearchPath, Refusal
 from rlxpy.fusion.canonicalise import Canonicalise
 from rlxpy.fusion.legalise import Legalise, LowerExtensions
 from rlxpy.fusion.pipeline import run, standard
 from rlxpy.fusion.plan import plan
 from rlxpy.fusion.regions import Fuse
 from rlxpy.ir.extension import OpExtension, register_op, registry
+from rlxpy.ir.graph import Node
 from rlxpy.ir.op import LEAVES
 from rlxpy.ir.refs import evaluate
 from rlxpy.ir.row import OpRow
@@ -209,3 +213,45 @@ def test_a_broken_graph_is_refused_where_it_was_written() -> None:
     with pytest.raises(BuildError) as e:
         built(lambda x: x @ x, (3, 5))
     assert __file__ in e.value.where
+
+
+# ---- asking once ---------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("seed", range(20))
+def test_a_spec_that_remembers_says_what_it_would_say_anew(seed: int) -> None:
+    spec = toy(*BASICS, constraints=(Constraint("out.rank", "LE", 2),), fuses=frozenset({"elementwise"}))
+    graph, asked = random_graph(seed, 40).graph, remembering(spec)
+    for g in (graph, run(graph, standard(BackendSpec(Device("any"), KernelSearchPath((LIBRARY,)), fuses=frozenset({"elementwise"}))))[0]):
+        for n in g:
+            if n.op not in LEAVES:
+                assert asked.verdict(g, n) == asked.verdict(g, n) == spec.verdict(g, n)
+
+
+def test_of_equal_layers_each_question_is_asked_once_in_a_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    real = BackendSpec.verdict
+
+    def counted(spec: BackendSpec, graph: Graph, node: Node) -> Choice | Refusal:
+        asked.append(node.label)
+        return real(spec, graph, node)
+
+    monkeypatch.setattr(BackendSpec, "verdict", counted)
+
+    def layers(count: int) -> list[str]:
+        asked.clear()
+        b = Builder()
+        x = b.input("x", (3, 5))
+        for k in range(count):
+            x = (x @ b.param(f"w{k}", (5, 5))).softmax(axis=-1).layer_norm(eps=1e-5) + x
+        lower(b.finish(x), choose("reference").backend.spec, CompileOptions())
+        return sorted(asked)
+
+    assert layers(2) == layers(7)
+
+
+def test_a_spec_with_another_promise_remembers_nothing_of_the_first() -> None:
+    first = remembering(toy(Op.EXP))
+    g = built(lambda x: x.exp(), (2,))
+    node = g[g.outputs[0]]
+    assert isinstance(first.verdict(g, node), Choice)
+    assert remembering(first) is first
+    assert isinstance(replace(first, kernels=KernelSearchPath(())).verdict(g, node), Refusal)

@@ -17,7 +17,7 @@ from rlxpy.compiler.hoist import Hoisted, fits_dense, hoist, unpack_weights
 from rlxpy.compiler.options import CompileOptions
 from rlxpy.compiler.relayout import Relaid, lay_out
 from rlxpy.errors import CompileError, InputError, RlxError
-from rlxpy.extend.backend import BackendSpec, ExecutableGraph, Tiered
+from rlxpy.extend.backend import BackendSpec, ExecutableGraph, Tiered, remembering
 from rlxpy.extend.libraries import registered_libraries
 from rlxpy.extend.passes import Watch, registered
 from rlxpy.extend.plan import Plan
@@ -133,7 +133,7 @@ def collector_paused() -> Iterator[None]:
 @collector_paused()
 def lower(graph: Graph, spec: BackendSpec, options: CompileOptions, watch: Watch | None = None) -> Lowered:
     """The road from a user's graph to a plan."""
-    watch = _watching(watch)
+    watch, spec = _watching(watch), remembering(spec)
     report, hoisted, passes, settled = Report(), tuple[Hoisted, ...](), standard(spec, optimise=options.optimise), Settled()
     if options.optimise:
         dense = options.weights == "dense" or (options.weights == "auto" and spec.dense and fits_dense(graph))

@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field, fields, replace
+from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 from rlxpy.errors import RegistryError, RlxError
@@ -135,6 +136,27 @@ class BackendSpec:
             return Choice(choice.row, choice.library, "host", choice.lost)
         row = self.staged(graph, node)
         return Choice(row, "host", "host") if row else None
+
+
+class Remembering(BackendSpec):
+    """Asked once for each op, attrs, types and which operands are weights: a model repeats its layers, and the plan asks again what a pass has asked.
+
+    For one compile: what was registered later it does not hear of."""
+
+    @cached_property
+    def _said(self) -> dict[Any, Choice | Refusal]:
+        return {}
+
+    def verdict(self, graph: Graph, node: Node) -> Choice | Refusal:
+        key = node.op, node.attrs, node.types, tuple([(graph.nodes[r.node].types[r.out], graph.nodes[r.node].op is Op.PARAM) for r in node.inputs])
+        if key not in self._said:
+            self._said[key] = super().verdict(graph, node)
+        return self._said[key]
+
+
+def remembering(spec: BackendSpec) -> BackendSpec:
+    """The same backend, which remembers what it said."""
+    return spec if isinstance(spec, Remembering) else Remembering(**{f.name: getattr(spec, f.name) for f in fields(BackendSpec)})
 
 
 Claim = Callable[[Graph, Node], str | None] | Collection[DType]  # why a node is not taken, None when it is; or the types its operands may have

@@ -8,8 +8,8 @@ from math import prod
 from typing import Any
 
 from rlxpy.extend.constraints import EDGED
-from rlxpy.extend.kernels import Choice, KernelSearchPath, Refusal, When, facts_of, when_text
-from rlxpy.extend.schema import named_sizes
+from rlxpy.extend.kernels import Choice, KernelSearchPath, Refusal, When, when_text
+from rlxpy.extend.schema import CallSite
 from rlxpy.frozen import dataclass
 from rlxpy.ir.dims import Dim, Symbol, SymDim, at, sym
 from rlxpy.ir.graph import Graph, Node
@@ -22,13 +22,12 @@ def edges(path: KernelSearchPath, graph: Graph, node: Node, device: Mapping[str,
     """For each symbol the sizes at which a band begins.  Cut are sizes that depend on one symbol and never fall as it grows; a size of
     several symbols is not cut: its constraints must hold for the whole range."""
     cuts: dict[Symbol, set[int]] = {}
-    schema = path.schema(node.op, node.kind)
-    rows = [r for lib in path.libraries for r in lib.by_op.get((node.op, node.kind), ()) if any(c.test in EDGED for c in r.constraints)]
     if not any(isinstance(d, SymDim) for d in _sizes(graph, node)):
         return {}
+    site = CallSite(graph, node, path.schema(node.op, node.kind), device)
+    rows = [r for lib in path.libraries for r in lib.by_op.get((node.op, node.kind), ()) if any(c.test in EDGED for c in r.constraints)]
     for row in rows:
-        facts = facts_of(graph, node, row.args or (schema.operands if schema else ()), device)
-        facts |= named_sizes(schema, facts)
+        facts = site.facts(row.args)
         for c in row.constraints:
             d = facts.get(c.key)
             if c.test not in EDGED or not isinstance(d, SymDim) or not isinstance(c.value, int) or len(own := set(d.symbols())) != 1:

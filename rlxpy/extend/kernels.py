@@ -9,8 +9,8 @@ from math import prod
 from typing import Any
 
 from rlxpy.errors import AmbiguousRank, InputError, RegistryError, nearest
-from rlxpy.extend.constraints import Constraint as Constraint, facts_of as facts_of
-from rlxpy.extend.schema import OpSchema, named_sizes, schema_of, settle
+from rlxpy.extend.constraints import Constraint as Constraint
+from rlxpy.extend.schema import CallSite, OpSchema, schema_of, settle
 from rlxpy.frozen import dataclass
 from rlxpy.ir.attrs import Attrs, field_types
 from rlxpy.ir.dims import Sizes
@@ -264,19 +264,19 @@ class KernelSearchPath:
     def trials(self, graph: Graph, node: Node, device: Mapping[str, Any]) -> Iterator[Trial]:
         """Every row's answer, in the order of preference."""
         schema, forced = self.schema(node.op, node.kind), self.forced_for(node)
+        site = CallSite(graph, node, schema, device)
         for library in self.libraries:
             rows = library.by_op.get((node.op, node.kind), ())
             declined = library.declines(device) if rows and library.needs else None
             for row in rows:
                 passed = f"{', '.join(forced)} is asked for" if forced and f"{library.name}/{row.name}" not in forced else declined
-                yield Trial(library.name, row, passed) if passed else self._trial(library, row, schema, graph, node, device)
+                yield Trial(library.name, row, passed) if passed else self._trial(library, row, schema, graph, node, site)
 
-    def _trial(self, library: KernelLibrary, row: KernelRow, schema: OpSchema | None, graph: Graph, node: Node, device: Mapping[str, Any]) -> Trial:
+    def _trial(self, library: KernelLibrary, row: KernelRow, schema: OpSchema | None, graph: Graph, node: Node, site: CallSite) -> Trial:
         derived = schema.derived if schema else frozenset()
         why = f"domain: its launch is for {row.domain}, served are {', '.join(self.domains)}" if self.domains and row.domain not in self.domains else None
         if why is None and row.constraints:
-            facts = facts_of(graph, node, row.args or (schema.operands if schema else ()), device)
-            why = row.refusal(facts | named_sizes(schema, facts), derived)
+            why = row.refusal(site.facts(row.args), derived)
         why = why or _layout_refusal(row, schema, graph, node) or _chain_refusal(row, graph, node)
         params = {c.key: c.value for c in row.constraints if c.key in derived and c.test == "EQ"} | {t.name: t.default for t in row.tunables}
         return Trial(library.name, row, why, tuple(params.items()))

@@ -6,7 +6,9 @@ from dataclasses import fields
 from typing import Any
 
 from rlxpy.errors import SchemaConflict
+from rlxpy.extend.constraints import facts_of
 from rlxpy.frozen import dataclass
+from rlxpy.ir.graph import Graph, Node
 from rlxpy.ir.op import Op
 
 
@@ -81,6 +83,16 @@ def _text(value: Any) -> str:
     return ", ".join(f"{p.name} = {p.of or 'derived'}" if isinstance(p, Param) else str(p) for p in items) or "none"
 
 
-def named_sizes(schema: OpSchema | None, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema's names with the facts that they stand for, of those that are there."""
-    return {p.name: facts[p.of] for p in schema.params if p.of in facts} if schema else {}
+class CallSite:
+    """One node as rows ask about it: those that call its operands the same share its facts."""
+
+    def __init__(self, graph: Graph, node: Node, schema: OpSchema | None, device: Mapping[str, Any]) -> None:
+        self._graph, self._node, self._schema, self._device = graph, node, schema, device
+        self._known: dict[tuple[str, ...], Mapping[str, Any]] = {}
+
+    def facts(self, args: tuple[str, ...]) -> Mapping[str, Any]:
+        """What constraints may ask about, the sizes that the schema names among it.  args: what a row calls the operands, () as the schema does."""
+        if args not in self._known:
+            facts = facts_of(self._graph, self._node, args or (self._schema.operands if self._schema else ()), self._device)
+            self._known[args] = facts | {p.name: facts[p.of] for p in (self._schema.params if self._schema else ()) if p.of in facts}
+        return self._known[args]

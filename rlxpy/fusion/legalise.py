@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from rlxpy.errors import LegaliseError
-from rlxpy.extend.backend import BackendSpec, nothing
-from rlxpy.extend.kernels import Choice, Refusal
+from rlxpy.extend.backend import BackendSpec, nothing, remembering
+from rlxpy.extend.kernels import Refusal
 from rlxpy.extend.passes import Note, NotingPass, note
 from rlxpy.frozen import dataclass
 from rlxpy.fusion.rebuild import rebuild
@@ -17,19 +17,6 @@ from rlxpy.ir.op import LEAVES, Op
 from rlxpy.ir.types import TensorType
 
 MAX_ROUNDS = 64  # lowerings of lowerings
-
-
-class Verdicts:
-    """A spec's answers, asked once for each op, attrs and types: a model repeats its layers."""
-
-    def __init__(self, spec: BackendSpec) -> None:
-        self.spec, self._seen = spec, dict[Any, Choice | Refusal]()
-
-    def __call__(self, graph: Graph, node: Node) -> Choice | Refusal:
-        key = (node.op, node.attrs, node.types, tuple([graph.nodes[r.node].types[r.out] for r in node.inputs]))
-        if key not in self._seen:
-            self._seen[key] = self.spec.verdict(graph, node)
-        return self._seen[key]
 
 
 @dataclass(frozen=True)
@@ -69,9 +56,9 @@ def _inside(spec: BackendSpec) -> BackendSpec:
 
 
 def _lower(graph: Graph, concerned: Callable[[Node], bool], spec: BackendSpec, name: str) -> tuple[Graph, tuple[Note, ...]]:
-    verdicts, notes = Verdicts(spec), list[Note]()
+    spec, notes = remembering(spec), list[Note]()
     for _ in range(MAX_ROUNDS):
-        refused = {n.id: v for n in graph if n.op not in LEAVES and concerned(n) and isinstance(v := verdicts(graph, n), Refusal)}
+        refused = {n.id: v for n in graph if n.op not in LEAVES and concerned(n) and isinstance(v := spec.verdict(graph, n), Refusal)}
         if unwilling := [(graph[i], why, forced) for i, why in refused.items() if (forced := spec.kernels.forced_for(graph[i]))]:
             raise _unwilling(unwilling)
         staged = {i: why for i, why in refused.items() if not callable(graph[i].row.lower)}

@@ -8,11 +8,10 @@ from dataclasses import field, replace
 from typing import Any, NamedTuple
 
 from rlxpy.errors import LegaliseError
-from rlxpy.extend.backend import BackendSpec
+from rlxpy.extend.backend import BackendSpec, remembering
 from rlxpy.extend.kernels import Choice
 from rlxpy.extend.plan import Buffer, Frame, Place, Plan, Space, Step
 from rlxpy.frozen import dataclass
-from rlxpy.fusion.legalise import Verdicts
 from rlxpy.ir.dims import Dim, upper
 from rlxpy.ir.graph import Graph, Node, Ref
 from rlxpy.ir.layout import Layout, ViewArgs, row_major
@@ -26,14 +25,14 @@ def plan(graph: Graph, spec: BackendSpec, given: Sequence[Given] = ()) -> Plan:
     """Raises LegaliseError for a node that nothing serves: run the pipeline first.
 
     given: how each input lies in memory; without it, contiguous."""
-    verdicts, last_use = Verdicts(spec), last_uses(graph)
+    spec, last_use = remembering(spec), last_uses(graph)
     layout = _Layouter(graph, spec, last_use, frozenset(state for state, _ in graph.updates), dict(zip((n.id for n in graph.inputs), given, strict=bool(given))))
     steps = []
     for n in graph:
         if n.op in LEAVES:
             layout.leaf(n)
         elif not layout.view(n):
-            choice = verdicts(graph, n)
+            choice = spec.verdict(graph, n)
             if not isinstance(choice, Choice):
                 choice = spec.host_choice(graph, n) or _refused(spec, n, choice.reasons)
             layout.result(n)

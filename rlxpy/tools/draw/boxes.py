@@ -4,9 +4,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from rlxpy.extend.backend import BackendSpec
 from rlxpy.extend.kernels import Choice
 from rlxpy.frozen import dataclass
-from rlxpy.fusion.legalise import Verdicts
 from rlxpy.fusion.regions import PRODUCTS
 from rlxpy.ir.attrs import Attrs, Custom, Named, field_types
 from rlxpy.ir.graph import Graph, Node, Ref
@@ -44,14 +44,14 @@ class Box:
     body: Graph | None = None
 
 
-def node_box(graph: Graph, n: Node, verdicts: Verdicts, fresh: bool, floats: bool) -> Box:
+def node_box(graph: Graph, n: Node, spec: BackendSpec, fresh: bool, floats: bool) -> Box:
     body = n.attrs.body if n.op is Op.FUSED else None  # type: ignore[attr-defined]
     attrs = attrs_text(n.attrs)
     chain = " > ".join(m.label for m in body if m.op not in LEAVES) if body else ""
     second = n.op.text if n.name else chain or attrs
     operands = tuple(operand_text(graph, r) for r in n.inputs if graph[r].op in (Op.PARAM, Op.CONST))
     return Box(next(kind for kind, _, holds in KINDS if holds(n)), n.name or n.label, tuple(filter(None, (second, types_text(n.types)))), operands,
-               tuple((k, v) for k, v in _facts(graph, n, attrs, verdicts) if v), scope_path(n.loc.scope), fresh, floats, body)
+               tuple((k, v) for k, v in _facts(graph, n, attrs, spec) if v), scope_path(n.loc.scope), fresh, floats, body)
 
 
 def fold_box(f: Fold, count: int, fresh: bool, floats: bool) -> Box:
@@ -66,7 +66,7 @@ def update_box(state: Node) -> Box:
     return Box("result", state.name, ("new state",), (), (("type", str(state.type)),), scope_path(state.loc.scope))
 
 
-def _facts(graph: Graph, n: Node, attrs: str, verdicts: Verdicts) -> Iterator[tuple[str, str]]:
+def _facts(graph: Graph, n: Node, attrs: str, spec: BackendSpec) -> Iterator[tuple[str, str]]:
     yield "value", f"%{n.id}"
     yield "op", f"{n.label}: {n.row.doc}" if n.row.doc else n.label
     yield "type", types_text(n.types)
@@ -76,13 +76,13 @@ def _facts(graph: Graph, n: Node, attrs: str, verdicts: Verdicts) -> Iterator[tu
     yield "block", n.loc.scope
     yield "made by", ", then ".join(n.made_by)
     if n.op not in LEAVES:
-        yield "kernel", kernel_text(graph, n, verdicts)
+        yield "kernel", kernel_text(graph, n, spec)
     read, written = sum(graph.type(r).max_nbytes for r in n.inputs), sum(t.max_nbytes for t in n.types)
     yield "bytes", f"at most {read:,} read, {written:,} written" if n.inputs else f"at most {written:,}"
 
 
-def kernel_text(graph: Graph, n: Node, verdicts: Verdicts) -> str:
-    verdict = verdicts(graph, n)
+def kernel_text(graph: Graph, n: Node, spec: BackendSpec) -> str:
+    verdict = spec.verdict(graph, n)
     return f"{verdict.name}, {verdict.tier}" if isinstance(verdict, Choice) else f"none: {'; '.join(verdict.reasons)}"
 
 

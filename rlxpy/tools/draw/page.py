@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from rlxpy.backends.templates import folder
 from rlxpy.extend.backend import BackendSpec
-from rlxpy.fusion.legalise import Verdicts
 from rlxpy.ir.graph import Graph
 from rlxpy.tools.draw.boxes import LEGEND, Box
 from rlxpy.tools.draw.picture import MAX_BOXES, picture, pictures, unframed
@@ -28,7 +27,7 @@ def page(stages: Sequence[Stage], spec: BackendSpec, title: str = "", max_boxes:
     data = {"tabs": tabs, "drawings": [{"boxes": [_about(b, number) for b in p.boxes], "folded": p.folded} for p in drawn.values()]}
     return environment().get_template("draw/page.html.j2").render(
         title=title or stages[0].graph.name, device=spec.device.name, tabs=tabs, drawings=[svg(p) for p in drawn.values()],
-        chains=[svg(unframed(picture(body, Verdicts(spec), max_boxes=max_boxes))) for body in bodies], legend=LEGEND, data=_for_script(data))
+        chains=[svg(unframed(picture(body, spec, max_boxes=max_boxes))) for body in bodies], legend=LEGEND, data=_for_script(data))
 
 
 def environment() -> Environment:

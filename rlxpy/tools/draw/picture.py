@@ -5,9 +5,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from rlxpy.extend.backend import BackendSpec
+from rlxpy.extend.backend import BackendSpec, remembering
 from rlxpy.frozen import dataclass
-from rlxpy.fusion.legalise import Verdicts
 from rlxpy.ir.graph import Graph, Node
 from rlxpy.ir.op import Op
 from rlxpy.tools.draw.boxes import Box, fold_box, node_box, output_box, update_box
@@ -33,18 +32,18 @@ class Picture:
 
 def pictures(stages: Sequence[Stage], spec: BackendSpec, max_boxes: int = MAX_BOXES) -> dict[int, Picture]:
     """By number of the stage: of the first, and of each that changed the graph."""
-    verdicts = Verdicts(spec)
+    spec = remembering(spec)
     before = (None, *(s.graph for s in stages))
-    return {k: picture(s.graph, verdicts, before[k], max_boxes) for k, s in enumerate(stages) if s.changed or k == 0}
+    return {k: picture(s.graph, spec, before[k], max_boxes) for k, s in enumerate(stages) if s.changed or k == 0}
 
 
-def picture(graph: Graph, verdicts: Verdicts, before: Graph | None = None, max_boxes: int = MAX_BOXES) -> Picture:
+def picture(graph: Graph, spec: BackendSpec, before: Graph | None = None, max_boxes: int = MAX_BOXES) -> Picture:
     """before: the graph that a pass made this one of, so that what is fresh can be marked."""
     shown = [n.id for n in graph if n.op not in BESIDE]
     folded, members = _folded(graph, shown, max_boxes)
     fresh, fixed = _fresh(graph, before), _fixed(graph)
     boxes = [fold_box(folded[ids[0]], len(ids), not fresh.isdisjoint(ids), fixed.issuperset(ids)) if ids[0] in folded
-             else node_box(graph, graph[ids[0]], verdicts, ids[0] in fresh, ids[0] in fixed) for ids in members]
+             else node_box(graph, graph[ids[0]], spec, ids[0] in fresh, ids[0] in fixed) for ids in members]
     number = {i: k for k, ids in enumerate(members) for i in ids}
     edges = {(number[r.node], number[i]): None for i in shown for r in graph[i].inputs if r.node in number}
     for box, sources in _results(graph, folded):
