@@ -142,23 +142,31 @@ def _emit(call: Call, site: Site, isa: Isa) -> Kernel | tuple[Kernel, ...]:
 
 
 def _facts(call: Call, site: Site, isa: Isa, group: Dim) -> dict[str, Any]:
-    (b, h, t, d), (_, g, s, _), (*_, e) = call.shapes
+    (*_, t, d), (_, g, s, _), (*_, e) = call.shapes
     columns = 2 * isa.vector
     k, v = _source("k", call.k, d, isa.vector, call.packing[0]), _source("v", call.v, e, columns, call.packing[1])
-    q, mask, a = call.q, call.mask, call.attrs
-    kind = "" if mask is None else "bool" if mask.dtype is DType.BOOL else "spans" if mask.dtype.is_integer else "add"
-    walk = (0, 0, 0, 0) if mask is None else aligned(mask.shape, mask.layout, (b, h, t, 2 if kind == "spans" else s))
-    load = scalar.load(mask.dtype, "@").split("@") if mask is not None and kind == "add" else ("", "")
+    q = call.q
     query_rows = 4 if group > 4 or not isinstance(group, int) else group
     return {
         "VL": isa.vector, "MR": key_rows(isa), "PR": 8 if isa.vector >= 16 else 4, "QR": query_rows, "few": -(-few_rows(isa) // query_rows) * query_rows,
         "rows": TASK_COLUMNS * columns, "keys": TILE_KEYS, "part_keys": PART_KEYS, "key_heads": ctext.dim(g), "group": ctext.dim(group), "T": ctext.dim(t), "S": ctext.dim(s),
-        "scale": ctext.literal(a.scale, DType.F32), "softcap": ctext.literal(a.softcap, DType.F32) if a.softcap else "", "causal": a.mask != "none", "window": a.window,
-        "mask": kind, "mask_load": load, "mask_row": ctext.walk(walk[:3], ("b", "h", "i")), "mask_step": ctext.dim(walk[3]),
-        "per_row": kind in ("bool", "add") and walk[1:3] != (0, 0), "touched": bool(a.softcap) or kind in ("bool", "add"), "limited": a.mask != "none" or kind == "spans",
+        "scale": ctext.literal(call.attrs.scale, DType.F32), **mask_facts(call),
         "q": {"c": q.c, "at": ctext.walk(q.layout.strides[:3], ("b", "h", "i")), "element": scalar.load(q.dtype, f"p[c*{ctext.dim(q.layout.strides[3])}]")},
         "k": k.template(), "v": v.template(), "sources": (k, v),
         "out": {"c": site.out.c, "at": ctext.walk(call.out_strides, ("b", "h", "i")), "store": scalar.store(site.out.dtype, "from_o[c]*inverse")},
+    }
+
+
+def mask_facts(call: Call) -> dict[str, Any]:
+    """What the macros of templates/cpu/attention.j2 ask of masks; walks are from (b, h, i), the batch, the head and the query."""
+    mask, a, (b, h, t, _), s = call.mask, call.attrs, call.shapes[0], call.shapes[1][2]
+    kind = "" if mask is None else "bool" if mask.dtype is DType.BOOL else "spans" if mask.dtype.is_integer else "add"
+    walk = (0, 0, 0, 0) if mask is None else aligned(mask.shape, mask.layout, (b, h, t, 2 if kind == "spans" else s))
+    return {
+        "softcap": ctext.literal(a.softcap, DType.F32) if a.softcap else "", "causal": a.mask != "none", "window": a.window,
+        "mask": kind, "mask_load": scalar.load(mask.dtype, "@").split("@") if mask is not None and kind == "add" else ("", ""),
+        "mask_row": ctext.walk(walk[:3], ("b", "h", "i")), "mask_step": ctext.dim(walk[3]),
+        "per_row": kind in ("bool", "add") and walk[1:3] != (0, 0), "touched": bool(a.softcap) or kind in ("bool", "add"), "limited": a.mask != "none" or kind == "spans",
     }
 
 
