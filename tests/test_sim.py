@@ -156,10 +156,13 @@ def test_an_error_of_the_runtime_says_what_it_found() -> None:
 
 
 # ---- memory
-def test_fresh_memory_holds_no_numbers(device: Simulation, hip: Hip) -> None:
-    at = int(hip.malloc(400))
-    assert np.isnan(hip.get(at, np.zeros(100, np.float32))).all()
-    hip.free(at)
+@pytest.mark.parametrize("n", [1, 100, (5 << 20) + 3])
+def test_fresh_memory_holds_no_numbers(device: Simulation, hip: Hip, n: int) -> None:
+    for _ in range(2):
+        at = int(hip.malloc(4 * n))
+        assert np.isnan(hip.get(at, np.zeros(n, np.float32))).all()
+        hip.memset(at, 0, 4 * n)
+        hip.free(at)
 
 
 @pytest.mark.parametrize(("offset", "nbytes", "kind"), [(392, 32, "DeviceToHost"), (-8, 32, "DeviceToHost"), (392, 32, "HostToDevice"), (0, 401, "HostToDevice")])

@@ -11,6 +11,7 @@ namespace {
 constexpr unsigned char poison = 0xFF;  // NaN in every float type, -1 in every integer
 constexpr unsigned char edge = 0xA5;
 constexpr size_t alignment = 256;       // as hipMalloc gives it
+constexpr size_t tile = 16 << 20;
 
 struct Allocation {
     size_t nbytes;
@@ -22,6 +23,28 @@ size_t used;
 
 size_t page() { return (size_t)sysconf(_SC_PAGESIZE); }
 size_t up_to(size_t n, size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+// A file that holds nothing but poison.
+int poisoned_file() {
+    static int file = [] {
+        int made = memfd_create("rlxpy-poison", 0);
+        if (made < 0 || ftruncate(made, tile)) return -1;
+        void *all = mmap(nullptr, tile, PROT_WRITE, MAP_SHARED, made, 0);
+        if (all == MAP_FAILED) return -1;
+        memset(all, poison, tile);
+        munmap(all, tile);
+        return made;
+    }();
+    return file;
+}
+
+// Much memory is poisoned by mapping that file again and again: pages that nobody writes cost nothing.
+bool poison_pages(char *from, char *to) {
+    if ((size_t)(to - from) < tile) return memset(from, poison, to - from), true;
+    for (; from < to; from += tile)
+        if (mmap(from, std::min(tile, (size_t)(to - from)), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, poisoned_file(), 0) == MAP_FAILED) return false;
+    return true;
+}
 
 // Bytes of an allocation's own pages that are not its own.
 template <class See> void edges(uintptr_t at, const Allocation &a, See see) {
@@ -53,7 +76,7 @@ hipError_t allocate(void **out, size_t nbytes, Where where) {
     mprotect(base + page() + usable, page(), PROT_NONE);
     Allocation a = {nbytes, where, base + page(), base + page() + usable};
     char *at = a.end - up_to(nbytes, alignment);
-    memset(at, poison, nbytes);
+    if (!poison_pages(a.mapping, a.end)) return munmap(base, usable + 2 * page()), fail(hipErrorOutOfMemory, "the host maps no %zu bytes more", nbytes);
     edges((uintptr_t)at, a, [](char *from, char *to) { memset(from, edge, to - from); });
     allocations[(uintptr_t)at] = a;
     if (where == Where::device) used += nbytes;
