@@ -21,6 +21,7 @@ from rlxpy.tools.equivalence import accepted_inputs, some_sizes
 RUNS = 2  # a state shows in the second
 BUILT_IN: Mapping[str, str] = {  # where the class of each is; imported at first use
     "c99": "rlxpy.targets.c99.project:C99",
+    "hip": "rlxpy.targets.hip.project:Hip",
     "systemverilog": "rlxpy.targets.systemverilog.project:SystemVerilog",
     "dot": "rlxpy.targets.drawings:Dot",
     "html": "rlxpy.targets.drawings:Html",

@@ -30,7 +30,8 @@ USUAL = {"cuda": GpuTarget("nvidia", "sm_90", 32, 227 << 10), "rocm": GpuTarget(
 
 
 @cache
-def _spec(device: str, target: GpuTarget) -> BackendSpec:
+def spec_of(device: str, target: GpuTarget) -> BackendSpec:
+    """What a backend promises of a device like `target`, be it here or not."""
     from rlxpy.backends.gpu.library import DOMAIN, library
 
     facts = {"vendor": target.vendor, "arch": target.arch, "wave": target.wave, "shared_nbytes": target.shared_nbytes, "threads": target.threads}
@@ -56,7 +57,7 @@ class Gpu:
     @property
     def spec(self) -> BackendSpec:
         target = self.target or (USUAL[self.vendor.device] if missing(self.vendor) else self.api().target)
-        return _spec(self.vendor.device, target)
+        return spec_of(self.vendor.device, target)
 
     def missing(self) -> str | None:
         return missing(self.vendor)

@@ -72,6 +72,16 @@ class Commit:
     offset: int
 
 
+@dataclass(frozen=True)
+class Result:
+    """An output that is not row-major where it lies: copied to `offset` of the staging memory, for readers that know no strides."""
+
+    ref: Ref
+    function: str
+    kernel: Kernel
+    offset: int
+
+
 Part = Launch | RawLaunch | HostStep
 
 
@@ -86,6 +96,7 @@ class Program:
     parts: tuple[Part, ...]
     restores: tuple[Launch, ...]
     commits: tuple[Commit, ...]
+    results: tuple[Result, ...]
     undo_nbytes: int
     staging_nbytes: int
     fallible: bool
@@ -127,8 +138,8 @@ class _Unit:
         return self.function(kernel, f"copy_{c}", f"copy of {t}"), kernel
 
 
-def write(plan: Plan, emitter: Callable[[Step], Emitter | None]) -> Program:
-    """`emitter` gives a step's emitter, None for the host tier."""
+def write(plan: Plan, emitter: Callable[[Step], Emitter | None], *, in_order: bool = False) -> Program:
+    """`emitter` gives a step's emitter, None for the host tier.  in_order: whether outputs are to be made row-major."""
     unit = _Unit(plan)
     parts: list[Part] = []
     restores: list[Launch] = []
@@ -155,10 +166,11 @@ def write(plan: Plan, emitter: Callable[[Step], Emitter | None]) -> Program:
                 restores.insert(0, Launch(step, unit.function(k, f"restore_{function_name(step.node)}", f"undoes {title}"), k, undo))
             rows = plan.graph.type(step.node.inputs[1])
             undo += _aligned(upper(rows.numel) * rows.dtype.nbytes)
-    commits, used = _commits(unit)
+    results, end = _results(unit) if in_order else ((), 0)
+    commits, used = _commits(unit, end)
     fallible = any(isinstance(p, HostStep) for p in parts) or any("rlx_fault(" in f for f in unit.functions.values())
     source = "\n".join([flat(PRELUDE), *unit.shared, *unit.functions.values()])
-    return Program(source, unit.functions, tuple(parts), tuple(restores), commits, undo, max(staging, used), fallible)
+    return Program(source, unit.functions, tuple(parts), tuple(restores), commits, results, undo, max(staging, used), fallible)
 
 
 def site_of(plan: Plan, step: Step) -> Site:
@@ -184,8 +196,19 @@ def _raw(unit: _Unit, step: Step, launch: GpuLaunch) -> tuple[RawLaunch, int]:
     return RawLaunch(step, launch, tuple(staged)), used
 
 
-def _commits(unit: _Unit) -> tuple[tuple[Commit, ...], int]:
-    made, used = list[Commit](), 0
+def _results(unit: _Unit) -> tuple[tuple[Result, ...], int]:
+    made, used = dict[Ref, Result](), 0
+    for ref in unit.plan.graph.outputs:
+        t = unit.plan.graph.type(ref)
+        if ref not in made and not unit.plan.places[ref].layout.is_contiguous(t.shape):
+            made[ref] = Result(ref, *unit.copy(ctext.storage(t.dtype), ref), used)
+            used += _aligned(upper(t.numel) * t.dtype.nbytes)
+    return tuple(made.values()), used
+
+
+def _commits(unit: _Unit, used: int) -> tuple[tuple[Commit, ...], int]:
+    """From `used` bytes of the staging memory on."""
+    made = list[Commit]()
     for new, old in unit.plan.commits:
         t = unit.plan.graph.type(new)
         there, back = unit.copy(ctext.storage(t.dtype), new), unit.copy(ctext.storage(t.dtype), old, out=True)
