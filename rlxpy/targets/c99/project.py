@@ -96,8 +96,8 @@ class _Source:
         run = [*_declared("\n".join(run), self.signature.parameters), *run]
         messages = ["fine", *writer.failures, "no memory", "the weights' file cannot be read, or is too short"]
         body = "\n".join([*writer.functions.values(), *run])
-        return ascii_only(trimmed("c99/model.c.j2", p=self.prefix, guard=self.signature.guard, title=ctext.comment(plan.graph.name), version=rlxpy.__version__, prelude=prelude(body), local="RLX_LOCAL" in body,
-                              constants=self.constants, functions=writer.functions.values(), signature=self.signature.text, run=run,
+        return ascii_only(trimmed("c99/model.c.j2", p=self.prefix, guard=self.signature.guard, title=ctext.comment(plan.graph.name), version=rlxpy.__version__, prelude=prelude(body),
+                              local="RLX_LOCAL" in body, constants=self.constants, functions=writer.functions.values(), signature=self.signature.text, run=run,
                               no_memory=len(messages) - 2, no_weights=len(messages) - 1, messages=map(quoted, messages)))
 
     def header(self) -> str:

@@ -171,7 +171,7 @@ class _Source:
 
     def _copy(self, address: str, name: str, nbytes: str, way: str, failed: str) -> str:
         ends = (self._pointer(address), name) if way == "TO_DEVICE" else (name, self._pointer(address))
-        return f"if (({nbytes}) && hipMemcpy({', '.join(ends)}, {nbytes}, {way})) {failed}"
+        return f"if (rlx_copy({', '.join(ends)}, {nbytes}, {way})) {failed}"
 
 
 def _unused(lines: Sequence[str], parameters: Sequence[str]) -> list[str]:

@@ -1,0 +1,131 @@
+"""The HIP project: it compiles without ROCm's headers, and runs on a simulated device as the reference does."""
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sim_device import lacking
+
+import rlxpy
+from rlxpy import Builder, Graph, sym
+from rlxpy.backends.gpu.sim import simulated
+from rlxpy.backends.gpu.sim.build import library
+from rlxpy.errors import LegaliseError
+from rlxpy.ir.dtypes import Array
+from rlxpy.targets import projects
+from rlxpy.targets.hip.project import PIECE
+
+N = sym("N", 1, 9)
+STRICT = "-O1 -Wall -Wextra -pedantic -Werror"
+
+
+@pytest.fixture(params=["gfx1100", "gfx942"])
+def arch(request: pytest.FixtureRequest) -> Iterator[str]:
+    if why := lacking() or ("" if shutil.which("make") else "there is no make"):
+        pytest.skip(f"not run, because {why}")
+    with simulated(request.param):
+        yield request.param
+
+
+class Project:
+    """A project that was written and made, called through its C interface."""
+
+    def __init__(self, graph: Graph, params: Mapping[str, Any], folder: Path) -> None:
+        projects.write(graph, params, projects.target("hip"), folder)
+        home = folder / "rocm"
+        (home / "lib").mkdir(parents=True)
+        for name in ("libamdhip64.so", "libhiprtc.so"):
+            (home / "lib" / name).symlink_to(library(name))
+        made = subprocess.run(["make", "--no-print-directory", f"lib{graph.name}.so", f"ROCM_PATH={home}", f"CXXFLAGS={STRICT}"], cwd=folder, capture_output=True, text=True)
+        assert made.returncode == 0, made.stdout + made.stderr
+        self.graph, self.folder = graph, folder
+        self._c = ctypes.CDLL(str(folder / f"lib{graph.name}.so"))
+        self._model = ctypes.create_string_buffer(1 << 16)
+        self.opened = self("open", str(folder / f"{graph.name}.weights").encode())
+
+    def __call__(self, what: str, *args: Any) -> int:
+        """Of close, which returns nothing, some number."""
+        return int(getattr(self._c, f"{self.graph.name}_{what}")(self._model, *args))
+
+    def message(self, code: int) -> str:
+        said = getattr(self._c, f"{self.graph.name}_message")
+        said.restype = ctypes.c_char_p
+        return str(said(code).decode())
+
+    def run(self, *inputs: Array, **sizes: int) -> tuple[int, list[Array]]:
+        held = [np.ascontiguousarray(a) for a in inputs]
+        outs = [np.full([d if isinstance(d, int) else d.at(sizes) for d in t.shape], 1, t.dtype.numpy) for t in self.graph.output_types]
+        pointers = [ctypes.c_void_p(a.ctypes.data) for a in (*held, *outs)]
+        return self("run", *(ctypes.c_int64(sizes[s]) for s in sorted(sizes)), *pointers), outs
+
+
+def chain() -> tuple[Graph, dict[str, Array]]:
+    b = Builder("demo")
+    x, w = b.input("x", (N, 5, 70)), b.param("w", (70,))
+    y = (x * w + 1.0).abs().log1p()
+    return b.finish(y, (y * 2.0).sum(axes=(2,)), x.max(axes=(1,)), y.cast(to="f16").sin()), {"w": np.linspace(-1, 1, 70, dtype="f4")}
+
+
+def test_it_runs_as_the_reference_for_every_size(arch: str, tmp_path: Path) -> None:
+    graph, params = chain()
+    made, plain = Project(graph, params, tmp_path), rlxpy.compile(graph, params, device="reference")
+    assert made.opened == 0, made.message(made.opened)
+    for n in (3, 1, 9, 3):
+        x = np.random.default_rng(n).standard_normal((n, 5, 70)).astype("f4")
+        code, got = made.run(x, N=n)
+        assert code == 0, made.message(code)
+        for g, w in zip(got, plain(x), strict=True):
+            np.testing.assert_allclose(g.astype("f8"), w.astype("f8"), rtol=1e-5, atol=2e-3 if w.dtype == np.float16 else 2e-5)
+    assert "N is outside 1..9" in made.message(made.run(np.zeros((10, 5, 70), "f4"), N=10)[0]).replace("dim_", "")
+
+
+def test_states_trade_places_and_are_forgotten(arch: str, tmp_path: Path) -> None:
+    b = Builder("swap")
+    x, one, two = b.input("x", (3,)), b.state("one", (3,)), b.state("two", (3,))
+    b.update(one, two + x)
+    b.update(two, one * 2.0)
+    graph = b.finish(one + two)
+    made, plain = Project(graph, {}, tmp_path), rlxpy.compile(graph, {}, device="reference")
+    for k in range(4):
+        x_now = np.arange(3, dtype="f4") + k
+        code, (got,) = made.run(x_now)
+        assert code == 0
+        np.testing.assert_array_equal(got, plain(x_now))
+    assert made("reset") == 0
+    plain.reset()
+    np.testing.assert_array_equal(made.run(x_now)[1][0], plain(x_now))
+
+
+def test_a_weights_file_that_is_short_leaves_nothing_allocated(arch: str, tmp_path: Path) -> None:
+    graph, params = chain()
+    with simulated(arch) as device:
+        before = device.alive().allocations
+        made = Project(graph, params, tmp_path)
+        made("close")
+        (tmp_path / "demo.weights").write_bytes(b"short")
+        assert "weights" in made.message(made("open", str(tmp_path / "demo.weights").encode()))
+        assert device.alive().allocations == before
+
+
+def test_what_it_has_no_type_for_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    b = Builder("cplx")
+    x = b.input("x", (3, 3))
+    with pytest.raises(LegaliseError, match="hip has no type for 1 values"):
+        projects.write(b.finish(x.cast(to="c64")), {}, projects.target("hip"), tmp_path)
+    assert not any(tmp_path.iterdir())
+
+
+def test_the_kernels_are_string_literals_of_a_bearable_length(tmp_path: Path) -> None:
+    graph, params = chain()
+    projects.write(graph, params, projects.target("hip"), tmp_path)
+    pieces = (tmp_path / "demo_kernels.inc").read_text().split('R"rlx(')[1:]
+    assert len(pieces) > 1
+    assert max(map(len, pieces)) < PIECE + 10
+    whole = "".join(p[:p.rindex(')rlx"')] for p in pieces)
+    assert whole.count('extern "C" __global__') >= 4
