@@ -232,9 +232,26 @@ def test_inputs_that_nobody_could_guess_are_asked_for() -> None:
     assert "no zero sizes" in d.reach
 
 
+def test_calls_that_an_op_refuses_are_told_not_passed_over() -> None:
+    @op("acme.shrink", dtypes=(frozenset({DType.F64}),))
+    def shrink(x: Any, by: float = 2.0) -> Any: return x / by
+
+    for case, why in ((Case(((3, 5),), {"by": "much"}), "text is not a number"), (Case(((3, 5), (3, 5))), "takes 1 inputs, got 2"), (Case(((3,),), {"to": 1}), "no parameter to")):
+        with pytest.raises(InputError, match=f"acme.shrink takes no such call[^$]*{why}"):
+            check_op(shrink, cases=[Case(((3, 5),)), case], devices=("reference",))
+
+
+@pytest.mark.parametrize("name", ["input", "param", "const", "state"])
+def test_what_is_no_call_of_an_op_is_not_checked(name: str) -> None:
+    with pytest.raises(InputError, match=f"{name} is not checked by itself"):
+        check_op(name, devices=("reference",))
+
+
 def test_an_unknown_op_names_what_is_near() -> None:
-    with pytest.raises(InputError, match=r"near it: softmax"):
+    with pytest.raises(InputError, match=r"near it: softmax, log_softmax, max$"):
         check_op("softmaxx")
+    with pytest.raises(InputError, match=r"no op 'acme.nothing'[^$]*rlx check NAME --module FILE"):
+        check_op("acme.nothing")
 
 
 # ---- the command ---------------------------------------------------------------------------------------------------
@@ -258,6 +275,7 @@ def test_the_command_checks_an_op_of_a_file(tmp_path: Path) -> None:
     assert "vjp" in told.stdout
     told = run("acme.shrink", "-m", str(bad), "--device", "reference", "--shapes", "3x5", "--shapes", "scalar", "--set", "by=4", "--json")
     assert told.exit_code == 1
+    assert run("acme.shrink", "-m", str(good), "--device", "reference", "--shapes", "3", "--set", "by=-inf").exit_code == 0
     data = json.loads(told.stdout)
     assert not data["ok"]
     assert data["calls"] == ["3x5 by=4", "scalar by=4"]

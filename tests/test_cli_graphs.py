@@ -25,7 +25,7 @@ from rlxpy.fusion.rebuild import rebuild
 from rlxpy.tools.equivalence import compare
 from rlxpy.tools.op_table import example
 
-for command in ("devices", "emit", "inspect", "ops", "opt", "viz"):
+for command in ("devices", "emit", "inspect", "ops", "opt", "viz", "why"):
     import_module(f"rlxpy.cli.{command}")
 RLX = (sys.executable, "-m", "rlxpy")
 SPEC = choose("reference").backend.spec
@@ -384,6 +384,18 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(args: list[str]) -> None:
         done = subprocess.run([*RLX, "--quiet", *args], input=LAYER.encode(), stdout=out, stderr=subprocess.PIPE, check=False)
     assert done.returncode == 1
     assert done.stderr == b""
+
+
+def test_commands_read_a_compiled_graph_that_was_saved(tmp_path: Path) -> None:
+    b = rlxpy.Builder("kept")
+    path = str(tmp_path / "kept.safetensors")
+    rlxpy.compile(b.finish((b.input("x", (2, 3)) @ b.param("w", (3, 4))).softmax(axis=-1)), {"w": np.ones((3, 4), np.float32)}, device="reference").save(path)
+    assert "softmax" in rlx("why", path, "--device", "reference").stdout
+    assert "digraph" in rlx("viz", path).stdout
+    out = tmp_path / "made"
+    rlx("emit", path, "--target", "c99", "-o", str(out))
+    assert (out / "kept.weights").read_bytes() == np.ones((3, 4), np.float32).tobytes()
+    assert "its own" in rlx("emit", path, "--target", "c99", "-o", str(out), "--params", path).stderr
 
 
 # ---- emit --target

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, make_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -110,6 +110,13 @@ def test_a_mistake_inside_a_body_names_both_lines() -> None:
     with pytest.raises(BuildError, match=rf"(?s)acme.wrong\(f32\[3,4\]\): matmul.*at: .*test_define.py:\d+\n.*inside the op, .*test_define.py:{here + 1}\n"):
         one(wrong)
 
+    @op("acme.numbers")
+    def numbers(x: Any) -> Any: return x * int("seven")
+
+    here = numbers.row.lower.__code__.co_firstlineno  # type: ignore[union-attr]
+    with pytest.raises(BuildError, match=rf"(?s)the body of acme.numbers failed\n  at: .*test_define.py:\d+\n  because: ValueError: .*; at .*test_define.py:{here + 1}\n"):
+        one(numbers)
+
 
 def test_an_op_made_of_itself_ends_or_is_told_once() -> None:
     op("acme.endless")(lambda x: x.builder.custom_op("acme.endless", x + 1.0))
@@ -198,6 +205,10 @@ REFUSED: list[tuple[str, Callable[[], Any], str]] = [
     ("parameters that cannot be written down", lambda: row(attrs=Listed), r"parameter n: list\[int\]\n(.*\n)*.*no text form"),
     ("parameters that are no dataclass of ours", lambda: row(attrs=dict), r"made from Attrs"),
     ("a rule that is no function", lambda: row(shape=(3, 4)), r"shape is \(3, 4\)"),
+    *((f"{cell} as {kind}", lambda cell=cell, held=held: row(**{cell: held}), rf"{cell} is {held!r}\n(.*\n)*.*it is no function")
+      for cell in ("ref", "lower", "vjp", "jvp", "vmap") for kind, held in (("text", "unknown"), ("a number", 3))),
+    *((f"a parameter named {name}", lambda name=name: row(attrs=make_dataclass("Named", [(name, int)], bases=(Attrs,), frozen=True)), f"a parameter named {name}")
+      for name in ("params", "graphs", "bind", "symbolic")),
     ("no row", lambda: 3, r"has no row"),
     ("a shape without a return", lambda: row(shape=lambda x, n: None), r"rules of acme.foo give no type\n(.*\n)*.*shape gives None"),
     ("a type where a shape is wanted", lambda: row(shape=lambda x, n: x), r"rules of acme.foo give no type"),
@@ -239,6 +250,8 @@ SIGNATURES: list[tuple[str, Callable[[], Any], str]] = [
     ("swapped inputs in a hook", lambda: op("acme.foo", vjp=lambda dy, z, y, x: (dy, dy))(lambda x, y: x + y), r"y would be x, x would be y"),
     ("a hook without the parameter", lambda: op("acme.foo", vjp=lambda dy, y, x: (dy,))(softcap), r"vjp\(dy, y, x, cap=..\)"),
     ("not a function", lambda: op("acme.foo")(3), r"made from int"),  # type: ignore[arg-type]
+    ("no name", lambda: op(lambda x: x), r"is not named vendor.op"),  # type: ignore[arg-type]
+    ("types without a name", lambda: declare_op(lambda x: x), r"is not named vendor.op"),  # type: ignore[arg-type]
     ("a body without a return", lambda: op("acme.foo")(lambda x: None), r"the body gives NoneType"),
     ("a body that gives a list", lambda: op("acme.foo")(lambda x: [x, x]), r"the body gives list"),
     ("a body that gives nothing", lambda: op("acme.foo")(lambda x: ()), r"an empty tuple"),

@@ -115,6 +115,8 @@ def test_names_are_spelled_as_each_place_spells_them(kind: str, text: str, dotte
     ("new-op", "", "no name"), ("new-op", "1x", "no name"), ("new-op", "a b", "no name"), ("new-op", "a.b.c", "no name"), ("new-op", ".x", "no name"), ("new-op", "x.", "no name"),
     ("new-op", "λ", "no name"), ("new-op", "../x", "no name"), ("new-op", "acme.lambda", "a word of Python"), ("new-model", "json", "would hide json"), ("new-model", "numpy", "would hide numpy"),
     ("new-model", "ModelFlow", "uses ModelFlow otherwise"), ("new-op", "acme.op", "uses op otherwise"), ("new-backend", "CPU", "there is a device cpu"),
+    ("new-model", "None", "try: my_none"), ("new-backend", "true", "try: my_true"), ("new-model", "class", "try: my_class"), ("new-op", "acme.class", "try: acme.my_class"),
+    ("new-op", "class.softcap", "try: my_class.softcap"), ("new-op", "rlx.softcap", "try: mine.softcap"), ("new-op", "acme.op", "try: acme.my_op"),
     ("new-kernel", "cpu.softmax", "what bundled kernels are called"), ("new-kernel", "acme.softmaxx", "near it: softmax"),
 ])
 def test_a_name_that_cannot_be_is_refused(command: str, text: str, words: str, tmp_path: Path) -> None:
@@ -127,4 +129,6 @@ def test_a_name_that_cannot_be_is_refused(command: str, text: str, words: str, t
 def test_what_is_there_already_is_shown_first() -> None:
     assert rlx("new-op", "acme.soft_max", "--stdout").stderr.startswith("there is already: softmax")
     assert "linear" in rlx("new-model", "Linears", "--stdout").stderr
+    for short in ("x", "f"):  # which is a part of half of the names
+        assert "there is already" not in rlx("new-op", f"acme.{short}", "--stdout").stderr
     assert "there is already" not in rlx("new-op", "acme.zyzzyva", "--stdout").stderr

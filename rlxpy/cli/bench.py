@@ -9,7 +9,7 @@ import typer
 
 from rlxpy.cli.app import command
 from rlxpy.cli.options import Devices, ForceRow, Kernels, Numerics, Packing
-from rlxpy.cli.reading import built_model, is_graph_file, read_graph
+from rlxpy.cli.reading import any_model, is_graph_file, read_graph
 from rlxpy.cli.report import Json, note, show, size, table
 from rlxpy.cli.writing import write
 from rlxpy.errors import InputError
@@ -74,8 +74,7 @@ def _bench(source: str, weights: str) -> Bench:
     if source == "-" or is_graph_file(Path(source)):
         graph = read_graph(source)
         return Bench(graph, random_params(graph), weights)
-    model = built_model(source)
-    return Bench(model.graph, model.params, weights)
+    return Bench(*any_model(source, None), weights)
 
 
 def _cases(made: Bench, sizes: list[str] | None, device: str | None, threads: str, numerics: str | None) -> list[Case]:

@@ -62,6 +62,6 @@ def _parameter(text: str) -> tuple[str, Any]:
     if not found or not name.isidentifier():
         raise InputError(f"--set {text!r}", why="NAME=VALUE is wanted", fix="as in --set axis=-1")
     try:
-        return name, ast.literal_eval(value)
+        return name, float(value) if value.strip("+-") in ("nan", "inf") else ast.literal_eval(value)
     except (ValueError, SyntaxError):
         return name, value  # text needs no quotes

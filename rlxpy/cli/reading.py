@@ -64,8 +64,8 @@ def read_graph(path: str) -> Graph:
 
 
 def any_graph(source: str) -> Graph:
-    """The graph of a file, of stdin ("-"), or of a model by its path or name.  Raises InputError, BuildError, LoadError."""
-    return read_graph(source) if source == "-" or is_graph_file(Path(source)) else built_model(source).graph
+    """The graph of a file, of stdin ("-"), of a compiled graph that was saved, or of a model by its path or name.  Raises InputError, BuildError, LoadError."""
+    return read_graph(source) if source == "-" or is_graph_file(Path(source)) else _with_weights(source)[0]
 
 
 def any_model(source: str, params: Path | None) -> tuple[Graph, Mapping[str, Any]]:
@@ -73,8 +73,7 @@ def any_model(source: str, params: Path | None) -> tuple[Graph, Mapping[str, Any
     if not (source == "-" or is_graph_file(Path(source))):
         if params is not None:
             raise InputError(f"weights {str(params)!r} for {source!r}", why="a model has weights of its own", fix="leave --params out")
-        model = built_model(source)
-        return model.graph, model.params
+        return _with_weights(source)
     graph = read_graph(source)
     if params is None:
         return graph, {}
@@ -82,6 +81,16 @@ def any_model(source: str, params: Path | None) -> tuple[Graph, Mapping[str, Any
 
     weights = open_weights(params)
     return graph, {n.name: weights[n.name].array() for n in graph.params}
+
+
+def _with_weights(source: str) -> tuple[Graph, Mapping[str, Any]]:
+    """Of a compiled graph that was saved, or of a model."""
+    from rlxpy.compiler.saved import is_saved, read
+
+    if is_saved(Path(source)):
+        return read(source)[:2]
+    model = built_model(source)
+    return model.graph, model.params
 
 
 def built_model(source: str) -> BuiltModel:

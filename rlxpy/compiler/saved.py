@@ -72,6 +72,12 @@ def load(path: str | Path, *, device: str | Sequence[str] | None = None, wait: b
 
     An extension op that is not registered here runs as its lowering in the file, and a note says so; without a lowering it is an error.
     Raises LoadError naming what is missing and where it comes from; and what `compile` raises."""
+    graph, params, options = read(path)
+    return compile(graph, params, device=device, options=options, wait=wait)
+
+
+def read(path: str | Path) -> tuple[Graph, dict[str, Array], CompileOptions]:
+    """What is to be compiled, and how.  Raises LoadError."""
     file = _opened(_path(path))
     missing = [o for o in _records(file) if not is_op_registered(o.name)]
     if needed := [o for o in missing if not o.lowers]:
@@ -80,8 +86,15 @@ def load(path: str | Path, *, device: str | Sequence[str] | None = None, wait: b
     graph = _graph(file, LOWERED if missing else GRAPH)
     if missing:
         note_once(f"{path}: {', '.join(f'{o.name} of {o.provider}' for o in missing)} is not registered here, so its lowering in the file runs")
-    params = {n.name: _restored(file, n) for n in graph.params}
-    return compile(graph, params, device=device, options=_options(file), wait=wait)
+    return graph, {n.name: _restored(file, n) for n in graph.params}, _options(file)
+
+
+def is_saved(path: Path) -> bool:
+    """Whether `save` wrote a file, with this version of rlxpy or another."""
+    try:
+        return path.is_file() and open_safetensors(path).metadata.get("format", "").startswith(FORMAT.rpartition(" ")[0])
+    except (LoadError, OSError):
+        return False
 
 
 def _path(path: Any) -> Path:

@@ -28,6 +28,7 @@ DEEPEST = 100  # bodies inside bodies
 _depth: ContextVar[int] = ContextVar("rlxpy_bodies", default=0)
 
 
+@placed
 def op(name: str, *, vjp: Any = None, jvp: Any = None, vmap: Any = None, dtypes: Dtypes = (ANYTHING,)) -> Callable[[Callable[..., Any]], OpExtension]:
     """An op by its composition: a function of Values.
 
@@ -37,6 +38,8 @@ def op(name: str, *, vjp: Any = None, jvp: Any = None, vmap: Any = None, dtypes:
     Parameters without an annotation are inputs, `= None` makes one optional and `*xs` stands for any number; annotated ones are
     parameters of the op.  A tuple gives several outputs.  Types and meaning follow from the body.
     Raises HookMismatch where function and hooks do not fit, BuildError for a name that is not vendor.op."""
+    check_name(name)
+
     @placed
     def define(f: Callable[..., Any]) -> OpExtension:
         s = read_signature(name, f)
@@ -46,6 +49,7 @@ def op(name: str, *, vjp: Any = None, jvp: Any = None, vmap: Any = None, dtypes:
     return define
 
 
+@placed
 def declare_op(name: str, *, vjp: Any = None, jvp: Any = None, vmap: Any = None, dtypes: Dtypes = (ANYTHING,)) -> Callable[[Callable[..., Any]], OpExtension]:
     """An op by its types: a function of TensorTypes that gives the result's, or a tuple of several.  Kernels run it: register_cpu_kernel.
 
@@ -53,6 +57,8 @@ def declare_op(name: str, *, vjp: Any = None, jvp: Any = None, vmap: Any = None,
         def median(x): return TensorType(x.shape[:-1], x.dtype)
 
     The signature is read as by @op."""
+    check_name(name)
+
     @placed
     def define(f: Callable[..., Any]) -> OpExtension:
         s = read_signature(name, f)
@@ -70,7 +76,6 @@ class Signature:
 
 def read_signature(name: str, f: Callable[..., Any]) -> Signature:
     """Raises HookMismatch for what is neither an input nor a parameter."""
-    check_name(name)
     if not callable(f):
         raise HookMismatch(f"op {name!r} is made from {type(f).__name__}", why="a function is wanted", fix=f"@op({name!r}) above a def")
     required, optional, several = list[str](), list[str](), False
@@ -120,6 +125,14 @@ def _attrs_class(name: str, params: tuple[tuple[str, str, Any], ...]) -> type[At
     return make_dataclass(title, made, bases=(Attrs,), frozen=True, kw_only=True)
 
 
+def _raised(e: Exception) -> str:
+    """Where, file and line."""
+    at = e.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    return f"{at.tb_frame.f_code.co_filename}:{at.tb_lineno}" if at else "an unknown place"
+
+
 @dataclass(frozen=True)
 class _Body:
     """What follows from a lowering: the types of its results, and their values in NumPy."""
@@ -147,7 +160,7 @@ class _Body:
         except RlxError as e:
             raise type(e)(e.what, why="; ".join(filter(None, (e.why, f"inside the op, {e.where}" if e.where else ""))), fix=e.fix) from None
         except Exception as e:
-            raise BuildError(f"the body of {self.name} failed", why=f"{type(e).__name__}: {e}", fix="a body takes Values and gives Values") from e
+            raise BuildError(f"the body of {self.name} failed", why=f"{type(e).__name__}: {e}; at {_raised(e)}", fix="a body takes Values and gives Values") from e
         finally:
             _depth.reset(token)
 

@@ -10,7 +10,7 @@ from rlxpy.errors import HookMismatch
 from rlxpy.ir.attrs import Attrs, field_types
 from rlxpy.ir.dtypes import DType
 from rlxpy.ir.kinds import KINDS, converter
-from rlxpy.ir.row import OpRow
+from rlxpy.ir.row import CELLS, OpRow, Why
 from rlxpy.ir.types import TensorType
 
 LEADING = {"shape": (), "dtype": (), "ref": (), "lower": (), "vjp": ("dy", "y"), "jvp": ("dxs", "y"), "vmap": ("batched",), "body": ()}  # before the inputs
@@ -41,11 +41,16 @@ def _check_row(name: str, row: Any) -> None:
     if not isinstance(row.attrs, type) or not issubclass(row.attrs, Attrs) or not is_dataclass(row.attrs):
         raise HookMismatch(f"{name}: attrs {row.attrs!r:.100}", why="parameters are a frozen dataclass made from Attrs", fix="@dataclass(frozen=True) class Mine(Attrs): ..")
     for field, kind in field_types(row.attrs).items():
+        if hasattr(Attrs, field):
+            raise HookMismatch(f"{name}: a parameter named {field}", why="the parameters of every op have something of that name", fix=f"name it otherwise, as in {field}_")
         if converter(kind) is None:
             raise HookMismatch(f"{name}: parameter {field}: {kind}", why=f"{kind} has no text form, so graphs with it could not be written down", fix=f"one of {KINDS}")
     for hook in ("shape", "dtype"):
         if not callable(getattr(row, hook)) and (hook == "shape" or row.dtype is not None):
             raise HookMismatch(f"{name}: {hook} is {getattr(row, hook)!r:.100}", why="it is no function", fix=f"{hook}=lambda x: x.{hook}")
+    for cell in CELLS:
+        if not (callable(held := getattr(row, cell)) or held is None or isinstance(held, Why)):
+            raise HookMismatch(f"{name}: {cell} is {held!r:.100}", why="it is no function", fix=f"{cell}=None, a function as ir/row.py describes it, or Why('the reason for none')")
 
 
 def bounds(arity: Any) -> tuple[Any, Any]:

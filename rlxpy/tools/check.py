@@ -12,6 +12,7 @@ from rlxpy.compiler.compiled import CompiledGraph
 from rlxpy.compiler.devices import backend, backend_report
 from rlxpy.compiler.options import CompileOptions
 from rlxpy.compiler.session import compile, served
+from rlxpy.errors import InputError
 from rlxpy.extend.backend import Backend, BackendSpec, Device, ExecutableGraph, nothing
 from rlxpy.extend.devices import backend_registry, register_backend
 from rlxpy.extend.kernels import Choice, KernelLibrary, KernelRow, Refusal
@@ -27,9 +28,9 @@ from rlxpy.ir.text import parse, show
 from rlxpy.ir.verify import verify
 from rlxpy.tools import derivatives
 from rlxpy.tools.batch import Call, calls, difference, differences, together
-from rlxpy.tools.cases import cases as known_cases, samples as known_samples
+from rlxpy.tools.cases import OPS, cases as known_cases, samples as known_samples
 from rlxpy.tools.dossier import MOST_TOLD, Check, Dossier
-from rlxpy.tools.guess import EVERYDAY, accepted_samples, guessed
+from rlxpy.tools.guess import EVERYDAY, guessed, samples_of
 from rlxpy.tools.op_table import op_facts
 from rlxpy.tools.samples import AnyOp, Case, Sample, as_tuple, name_of
 
@@ -70,7 +71,9 @@ def _found(op: str | AnyOp) -> AnyOp:
 
 def _samples(op: AnyOp, cases: tuple[Case, ...]) -> tuple[Sample, ...]:
     if isinstance(op, OpExtension):
-        return tuple(accepted_samples(op, cases or guessed(op)))
+        return tuple(s for case in cases or guessed(op) for s in samples_of(op, case))
+    if op not in OPS:
+        raise InputError(f"{op.text} is not checked by itself", why="a leaf holds a value, and computes none", fix="name another op: `rlx ops`")
     return tuple(s for s in known_samples(op, frozenset(EVERYDAY), cases or known_cases(op)))
 
 

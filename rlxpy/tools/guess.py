@@ -38,6 +38,15 @@ def guessed(op: OpExtension) -> tuple[Case, ...]:
     return tuple(cases)
 
 
+def samples_of(op: OpExtension, case: Case) -> list[Sample]:
+    """A case in every type that the op's rules accept.  Raises InputError where that is none."""
+    found = list(accepted_samples(op, (case,)))
+    if not found:
+        accepted = [d for d in EVERYDAY if all(d in accepted_by(op, i) for i in range(len(case.shapes)))]
+        raise InputError(f"{op.name} takes no such call", why=_refusal(Sample(op, case, accepted[0] if accepted else DType.F32)), fix="give shapes and parameters that its rules accept")
+    return found
+
+
 def accepted_samples(op: OpExtension, cases: Sequence[Case], dtypes: Sequence[DType] = EVERYDAY) -> Iterator[Sample]:
     """The cases in every type that the op's rules accept."""
     for case in cases:

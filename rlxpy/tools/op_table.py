@@ -51,7 +51,8 @@ def op_facts(name: str) -> OpFacts:
     """Raises InputError naming what is near."""
     table = {f.name: f for f in op_table()}
     if name not in table:
-        raise InputError(f"no op {name!r}", why=f"there are {len(table)}", fix=f"near it: {nearest(name, list(table))}")
+        own = "; one of a package is there when the package is installed, or what registers it is run: rlx check NAME --module FILE" if "." in name else ""
+        raise InputError(f"no op {name!r}", why=f"there are {len(table)}", fix=f"near it: {nearest(name, list(table))}{own}")
     return table[name]
 
 

@@ -57,14 +57,23 @@ def name_for(kind: Kind, text: str) -> Name:
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", part):
             raise InputError(f"{text!r} is no name for a new {kind.name}", why=f"{part!r} is not letters, digits and _ after a letter", fix="as in gated_mlp, HTTPGate or acme.softcap")
     snake, vendor = _snake(own), _snake(vendor)
-    if keyword.iskeyword(snake) or keyword.iskeyword(vendor):
-        raise InputError(f"{text!r} is no name for a new {kind.name}", why=f"{snake if keyword.iskeyword(snake) else vendor} is a word of Python", fix=f"{text}_op")
+    camel = own if own[0].isupper() and "_" not in own and "-" not in own else "".join(w[:1].upper() + w[1:] for w in snake.split("_"))
+    if words := [w for w in (vendor, snake, *(() if kind.vendored else (camel,))) if keyword.iskeyword(w)]:
+        other = f"my_{vendor}.{snake}" if vendor in words else _other(vendor, snake)
+        raise InputError(f"{text!r} is no name for a new {kind.name}", why=f"{words[0]} is a word of Python", fix=other)
+    if vendor == "rlx":
+        raise InputError(f"{text!r} is no name for a new {kind.name}", why="rlx is rlxpy's own vendor", fix=f"mine.{snake}")
     if kind.vendored and not vendor:
         vendor = "mine"
     module = "_".join(filter(None, (vendor, snake)))
     if module in TAKEN:
-        raise InputError(f"{text!r} is no name for a new {kind.name}", why=f"its module would hide {module}, which Python or rlxpy imports", fix=f"my_{module}")
-    return Name(vendor, snake, own if own[0].isupper() and "_" not in own and "-" not in own else "".join(w[:1].upper() + w[1:] for w in snake.split("_")), module)
+        raise InputError(f"{text!r} is no name for a new {kind.name}", why=f"its module would hide {module}, which Python or rlxpy imports", fix=_other(vendor, snake))
+    return Name(vendor, snake, camel, module)
+
+
+def _other(vendor: str, snake: str) -> str:
+    """A name like one that cannot be had."""
+    return ".".join(filter(None, (vendor, f"my_{snake}")))
 
 
 def free(kind: Kind, name: Name) -> Name:
@@ -75,7 +84,7 @@ def free(kind: Kind, name: Name) -> Name:
 
     used = {*extend.__all__, "np", "dataclass", "flow"} & {name.snake, name.camel if kind.name in ("model", "backend") else name.snake}
     if used:
-        raise InputError(f"{name.dotted!r} is no name for a new {kind.name}", why=f"its module uses {used.pop()} otherwise", fix=f"my_{name.snake}")
+        raise InputError(f"{name.dotted!r} is no name for a new {kind.name}", why=f"its module uses {used.pop()} otherwise", fix=_other(name.vendor, name.snake))
     if kind.name == "kernel" and name.vendor in (BUILTIN, *known()):
         raise InputError(f"{name.dotted!r} is no name for a new kernel", why=f"{name.vendor} is what bundled kernels are called", fix=f"mine.{name.snake}")
     if kind.name == "backend" and name.snake in known():
@@ -107,7 +116,7 @@ def near(name: Name, names: Iterable[str]) -> tuple[str, ...]:
     """Existing names that are alike, the closest first: there may be no need for a new one."""
     by_own = {n.rpartition(".")[2]: n for n in names}
     alike = get_close_matches(name.snake, by_own, 5, 0.6)
-    return tuple(by_own[n] for n in dict.fromkeys([*alike, *(n for n in by_own if len(n) > 3 and (n in name.snake or name.snake in n))]))[:5]
+    return tuple(by_own[n] for n in dict.fromkeys([*alike, *(n for n in by_own if len(n) > 3 and len(name.snake) > 2 and (n in name.snake or name.snake in n))]))[:5]
 
 
 def files(kind: Kind, name: Name, *, route: str = "lower", serves: str = "") -> dict[str, str]:
