@@ -8,6 +8,7 @@ from rlxpy.backends.cpu.custom import input_names, named
 from rlxpy.backends.gpu.arch import FAMILIES, target
 from rlxpy.backends.gpu.contract import KernelContract
 from rlxpy.backends.gpu.launch import GpuLaunch, KernArg, laid_out
+from rlxpy.backends.gpu.lint import Finding
 from rlxpy.backends.gpu.raw import RocmGpuKernel
 from rlxpy.errors import HookMismatch
 from rlxpy.extend.constraints import Constraint
@@ -134,6 +135,11 @@ class RocmAsmKernel(RocmGpuKernel):
         types = dict(made.operands)
         odd = next((p for p in self.typed if p.element and p.name in types and types[p.name].dtype.text != p.element), None)
         return f"{odd.name} is {types[odd.name].dtype.text}, its signature takes {odd.element}" if odd else ""
+
+    @property
+    def doubts(self) -> tuple[Finding, ...]:
+        """None: the rules are about C++."""
+        return ()
 
     @property
     def contract(self) -> KernelContract:

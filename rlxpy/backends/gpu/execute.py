@@ -12,6 +12,7 @@ import numpy as np
 from rlxpy.backends.faults import index_fault
 from rlxpy.backends.gpu.api import Arguments, GpuApi
 from rlxpy.backends.gpu.kernel import Kernel, Room
+from rlxpy.backends.gpu.launch import grid_refusal
 from rlxpy.backends.gpu.program import ALIGN_NBYTES, Commit, HostStep, Launch, Program, RawLaunch
 from rlxpy.backends.host import failure, host_launch
 from rlxpy.backends.memory import Spot, locate
@@ -27,8 +28,6 @@ from rlxpy.ir.op import Op
 KEPT_SIZES = 16
 FAULT_NBYTES = 32
 POISON = 0xFF  # NaN in every float type: a read of unwritten memory shows
-MOST_BLOCKS = (2**31 - 1, 65535, 65535)  # of a grid, on both vendors' devices
-MOST_THREADS = 2**32 - 1                 # along x, on AMD's
 
 
 class Memory:
@@ -314,7 +313,7 @@ class GpuGraph:
             where["scratch"] = self._scratch(p.step)
         arena = min(where.values())
         shape, data = p.launch(arena, {name: a - arena for name, a in where.items()}, sizes)
-        if not prod(shape.grid):
+        if not prod(grid_of(p.launch.kernel.name, shape.grid, shape.block)):
             return []
         words = Arguments.of(data, [a.offset for a in p.launch.args])
         return [*calls, _Call(p.launch.kernel.name, self._loaded.raw[p.launch.source], shape.grid, shape.block, shape.shared_nbytes, words, p.step)]
@@ -337,7 +336,6 @@ def extent(spot: Spot) -> tuple[int, int]:
 def grid_of(name: str, blocks: tuple[int, ...], threads: int) -> tuple[int, int, int]:
     """Raises InputError for more blocks than a grid has."""
     x, y, z = (*blocks, 1, 1)[:3]
-    most = min(MOST_BLOCKS[0], MOST_THREADS // threads), *MOST_BLOCKS[1:]
-    if any(n > limit for n, limit in zip((x, y, z), most, strict=True)):
-        raise InputError(f"{name} needs a grid of {x} x {y} x {z} blocks", why=f"a grid has at most {' x '.join(map(str, most))}", fix="run it in parts")
+    if why := grid_refusal((x, y, z), threads):
+        raise InputError(f"{name} cannot be launched", why=why, fix="run it in parts")
     return x, y, z

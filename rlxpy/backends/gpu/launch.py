@@ -28,6 +28,10 @@ ENTRY = "rlx_launch"  # of ABI 2's wrapper
 FORMATS = {"float*": "Q", "char*": "Q", "unsigned": "I", "u64": "Q", "i64": "q", "i32": "i", "f32": "f", "f64": "d"}  # how struct packs each C type
 
 
+MOST_BLOCKS = (2**31 - 1, 65535, 65535)  # of a grid, on both vendors' devices
+MOST_THREADS = 2**32 - 1  # along x, on AMD's
+
+
 @dataclass(frozen=True)
 class KernArg:
     """One argument in the order of the signature.  what: "arena" (its address), "offset" of an operand, its "address", "len" in elements, "count" of inputs, the
@@ -52,6 +56,13 @@ class Geometry:
     grid: tuple[int, int, int]
     block: int
     shared_nbytes: int
+
+
+def grid_refusal(grid: tuple[int, int, int], threads: int) -> str:
+    """Why nobody launches a grid of blocks of so many threads; "" where it can be launched."""
+    most = min(MOST_BLOCKS[0], MOST_THREADS // threads), *MOST_BLOCKS[1:]
+    many = any(n > limit for n, limit in zip(grid, most, strict=True))
+    return f"it needs a grid of {' x '.join(map(str, grid))} blocks, a grid has at most {' x '.join(map(str, most))}" if many else ""
 
 
 @dataclass(frozen=True)

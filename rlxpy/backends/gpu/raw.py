@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from rlxpy.backends.gpu import launch
 from rlxpy.backends.gpu.contract import KernelContract
+from rlxpy.backends.gpu.lint import OF_WAVES, Finding, findings
 from rlxpy.backends.gpu.vendor import CUDA, ROCM
 from rlxpy.errors import HookMismatch, RlxError
 from rlxpy.extend.constraints import Constraint, facts_of
@@ -21,6 +22,7 @@ from rlxpy.ir.graph import Graph, Node
 from rlxpy.ir.op import Op
 from rlxpy.ir.place import Loc, caller, placed
 from rlxpy.ir.types import TensorType
+from rlxpy.notes import note_once
 
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 NAME = re.compile(r"(\w+)\s*(?:\[[^\]]*\]\s*)*$")
@@ -96,6 +98,12 @@ class GpuKernel:
     def asks(self) -> tuple[Constraint, ...]:
         """All constraints on a call."""
         return self.constraints
+
+    @property
+    def doubts(self) -> tuple[Finding, ...]:
+        """What is likely to be wrong in its text; a kernel that asks for its chips may count on their wave."""
+        knows = any(c.key in ("device.arch", "device.wave") for c in self.asks)
+        return tuple(f for f in findings(self.source, self.device) if not (knows and f.rule in OF_WAVES))
 
     @property
     def contract(self) -> KernelContract:
@@ -179,6 +187,8 @@ def register_gpu_kernel(kernel: GpuKernel) -> OpExtension:
     if why := kernel.unfit(op):
         fix = f"write __device__ void {kernel.entry_point}(..) for ABI 2" if kernel.abi == 1 else "ask for what there is"
         raise HookMismatch(f"the {kernel.device} kernel of {op.name} cannot serve it", why=why, fix=fix)
+    for doubt in kernel.doubts:
+        note_once(f"the {kernel.device} kernel of {op.name} ({kernel.where}), {doubt}. A comment `lint: {doubt.rule}` on the line says that it is meant.")
     return attach(op.name, kernel.device, kernel)
 
 
@@ -224,4 +234,4 @@ def _refusal(kernel: GpuKernel, made: launch.GpuLaunch, facts: Mapping[str, Any]
     for what, wanted in (("shared_nbytes", most.shared_nbytes), ("threads", most.block)):
         if wanted > allowed[what]:
             return f"it needs {what} {wanted} in a block, the device has {allowed[what]}"
-    return ""
+    return launch.grid_refusal(most.grid, most.block)
