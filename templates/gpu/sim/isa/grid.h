@@ -45,6 +45,7 @@ static int open_barrier(Launch* g, Block* b, u32 nwaves) {
     if (!first) first = w;
     if (w->barrier_pc != first->barrier_pc) return fault_at(w, &g->code[w->barrier], DIVERGENT_BARRIER, 0, 0, 0, first->barrier_pc);
   }
+  if (judge(g, b) == STEP_FAULT) return STEP_FAULT;
   if (!first) return STEP_ON;
   b->epoch++;
   g->barriers++;
@@ -56,7 +57,7 @@ static int run_block(Launch* g, Block* b) {
   const u32 nwaves = (g->block[0] * g->block[1] * g->block[2] + g->lanes - 1) / g->lanes;
   fill((u32*)g->lds, (g->lds_nbytes + 3) / 4);
   __builtin_memset(g->shadow, 0, sizeof(Shadow) * g->lds_nbytes);
-  b->lds = g->lds, b->shadow = g->shadow, b->epoch = 0;
+  b->lds = g->lds, b->shadow = g->shadow, b->epoch = 0, b->suspects = 0;
   for (u32 k = 0; k < nwaves; k++) begin_wave(g, b, &g->waves[k], k);
   fill((u32*)g->scratch, (u64)nwaves * g->lanes * g->scratch_nbytes / 4);
   for (;;) {

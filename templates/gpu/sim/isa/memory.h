@@ -10,6 +10,25 @@ static int in_ranges(const Launch* g, u64 a, u64 n) {
   return low && a + n >= a && a + n <= g->ranges[2 * low - 1];
 }
 
+/* Compilers make an atomic that hardware lacks of a load and a loop of compare and swap, so that a load of what an atomic wrote is judged later. */
+static void suspect(Wave* w, const Ins* i, Shadow* h, int arises, int clears) {
+  if (arises && !h->suspect) {
+    h->suspect = 1 + (u32)(i - w->launch->code), h->suspect_wave = (u16)w->number;
+    w->block->suspects++;
+  } else if (clears && h->suspect && h->suspect_wave == w->number) {
+    h->suspect = 0;
+    w->block->suspects--;
+  }
+}
+/* When an interval ends, what is still suspected is a race. */
+static int judge(Launch* g, Block* b) {
+  for (u32 k = 0; b->suspects && k < g->lds_nbytes; k++) {
+    Shadow* h = &b->shadow[k];
+    if (h->suspect) return fault_at(&g->waves[h->suspect_wave], &g->code[h->suspect - 1], LDS_RACE, 0, k, 1, h->writer);
+  }
+  return STEP_ON;
+}
+
 /* A byte of LDS is used by one wave, or read by several, between two barriers; and read only when it was written. */
 static int touch(Wave* w, const Ins* i, u32 lane, u64 at, u64 n, int access) {
   const Launch* g = w->launch;
@@ -20,8 +39,9 @@ static int touch(Wave* w, const Ins* i, u32 lane, u64 at, u64 n, int access) {
     int others_wrote = h->write_epoch == now && h->writer != me, others_read = h->read_epoch == now && h->reader != me;
     if (g->checks & CHECK_POISON && access != ACCESS_STORE && !h->written) return fault_at(w, i, LDS_UNINITIALISED, lane, at, n, k);
     if (g->checks & CHECK_RACES) {
-      if (others_wrote && !(access == ACCESS_ATOMIC && h->atomic)) return fault_at(w, i, LDS_RACE, lane, at, n, h->writer);
-      if (others_read && access != ACCESS_LOAD) return fault_at(w, i, LDS_RACE, lane, at, n, h->reader);
+      if (others_wrote && (access == ACCESS_STORE || !h->atomic)) return fault_at(w, i, LDS_RACE, lane, at, n, h->writer);
+      if (others_read && access == ACCESS_STORE) return fault_at(w, i, LDS_RACE, lane, at, n, h->reader);
+      suspect(w, i, h, access == ACCESS_LOAD && others_wrote, access == ACCESS_ATOMIC);
     }
     if (access == ACCESS_LOAD) {
       h->reader = others_read ? MANY : (u16)me;

@@ -33,12 +33,13 @@ enum { DENORM_F32 = 3 << 4, DENORM_F64 = 3 << 6 };  /* MODE register: f16 follow
 enum Fault { NO_FAULT, GLOBAL_RANGE, LDS_RANGE, LDS_RACE, LDS_UNINITIALISED, UNALIGNED, SCRATCH_RANGE, DIVERGENT_BARRIER, DEADLOCK, ENDLESS, UNKNOWN, TRAP, JUMP, MODE };
 typedef struct { u32 kind, block[3], wave, lane; u64 pc, address, nbytes, other; } Report;
 
-/* Who touched one byte of LDS last, in which interval between barriers.  Two readers of one interval are told apart from one. */
-typedef struct { u32 write_epoch, read_epoch; u16 writer, reader; u8 atomic, written; } Shadow;
+/* Who touched one byte of LDS last, in which interval between barriers.  Two readers of one interval are told apart from one.
+   suspect: 1 + the place of a load that read what another wave's atomic wrote: a race, unless it begins a loop of compare and swap. */
+typedef struct { u32 write_epoch, read_epoch, suspect; u16 writer, reader, suspect_wave; u8 atomic, written; } Shadow;
 enum { MANY = 0xffff };
 
 typedef struct Launch Launch;
-typedef struct { u8* lds; Shadow* shadow; u32 id[3], epoch; } Block;  /* epoch: barriers passed */
+typedef struct { u8* lds; Shadow* shadow; u32 id[3], epoch, suspects; } Block;  /* epoch: barriers passed */
 
 typedef struct {
   u32 s[SGPRS];

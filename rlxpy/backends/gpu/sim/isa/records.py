@@ -45,7 +45,7 @@ class Fault(ctypes.Structure):
 
 
 class Shadow(ctypes.Structure):
-    _fields_ = [("write_epoch", ctypes.c_uint32), ("read_epoch", ctypes.c_uint32), ("writer", ctypes.c_uint16), ("reader", ctypes.c_uint16),
+    _fields_ = [*((name, ctypes.c_uint32) for name in ("write_epoch", "read_epoch", "suspect")), *((name, ctypes.c_uint16) for name in ("writer", "reader", "suspect_wave")),
                 ("atomic", ctypes.c_uint8), ("written", ctypes.c_uint8)]
 
 

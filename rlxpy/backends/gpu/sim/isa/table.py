@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import re
+from functools import cached_property
 
 from rlxpy.frozen import dataclass
 
@@ -45,7 +46,7 @@ class Row:
     def takes_mask(self) -> bool:
         return "k" in self.sources
 
-    @property
+    @cached_property
     def reads_old(self) -> bool:
         return bool(re.search(r"\bd\b", self.expression)) and bool(self.type)
 

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from functools import cache
 
 from rlxpy.backends.gpu.sim.isa.build import LANE_MOVES, Context, instruction
 from rlxpy.backends.gpu.sim.isa.operands import register, selected, source
@@ -21,7 +21,8 @@ _KNOWN = CONTROLS | {"clamp", "mul", "div", "op_sel", "op_sel_hi", "neg_lo", "ne
                      "bound_ctrl", "fi", "byte_sel", "bitop3"}
 
 
-def canonical(name: str, aliases: Iterable[tuple[str, str]]) -> str:
+@cache
+def canonical(name: str, aliases: tuple[tuple[str, str], ...]) -> str:
     for pattern, new in aliases:
         name = re.sub(pattern, new, name)
     return name
