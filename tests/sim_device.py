@@ -4,15 +4,13 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from functools import cache
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import pytest
 
 from rlxpy.backends.gpu.offline import device_compiler
-from rlxpy.backends.gpu.sim.build import cxx
-from rlxpy.errors import BackendMissing
+from rlxpy.backends.gpu.sim import missing
 from rlxpy.ir.dtypes import Array
 
 VADD = """extern "C" __global__ void vadd(const float* a, const float* b, float* c, int n) {
@@ -71,16 +69,7 @@ def floats(*shape: int) -> Any:
     return rng.standard_normal(shape).astype(np.float32)
 
 
-@cache
-def lacking() -> str:
-    """What the simulated device needs and this machine has not."""
-    if find_spec("rocm") is None:
-        return "hip-python is not installed"
-    try:
-        cxx()
-    except BackendMissing as e:
-        return e.why
-    return ""
+lacking = cache(missing)
 
 
 def no_device_compiler() -> str:

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ctypes import CDLL, CFUNCTYPE, POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_uint64, c_void_p
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 from rlxpy.backends.gpu.arch import Target, target
-from rlxpy.backends.gpu.sim.build import library, toolchain
+from rlxpy.backends.gpu.sim.build import cxx, library, toolchain
 from rlxpy.backends.gpu.sim.host import compile_host
 from rlxpy.backends.gpu.sim.machine import Machine, compile_machine, machine_toolchain
 from rlxpy.errors import BackendMissing, CompileError, InputError
@@ -82,6 +83,17 @@ def simulated(arch: str = "gfx1100", *, by: By = "host", lazy: bool = True, memo
         yield chosen
     finally:
         runtime.leave(chosen)
+
+
+def missing() -> str:
+    """Why no GPU can be simulated here; "" where one can."""
+    if find_spec("rocm") is None:
+        return "hip-python is not installed; pip install 'rlxpy[rocm]'"
+    try:
+        cxx()
+    except BackendMissing as e:
+        return e.why
+    return ""
 
 
 def current() -> Simulation | None:
