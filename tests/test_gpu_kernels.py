@@ -197,7 +197,7 @@ def test_an_empty_grid_stays_empty(grid: Any, want: tuple[int, ...]) -> None:
 
 
 def test_sizes_beyond_32_bits_are_written_whole() -> None:
-    register_gpu_kernel(RocmGpuKernel("acme.cap", CAP))
+    register_gpu_kernel(RocmGpuKernel("acme.cap", CAP, grid=1024))
     assert "4900000000LL" in launch_of(graph("acme.cap", ((70_000, 70_000), "f32"))).source
 
 
