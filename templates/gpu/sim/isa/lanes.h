@@ -146,7 +146,12 @@ static void store(Wave* w, const Ins* i, const Lanes r, u64 out, u64 blocked) {
   int wide = is_wide(LANE_OPS[i->op].type) || i->flags & PACKED_F32;
   if (i->flags & WRITES_EXEC) set_mask(w, EXEC, out & exec);
   if (i->mask_out != NO_REG) set_mask(w, i->mask_out, out & exec);
-  if (!(i->flags & NO_DST)) for (u32 l = 0; l < w->lanes; l++) if (mask >> l & 1) put_lane(w, i, l, r[l], wide);
+  if (i->flags & NO_DST) return;
+  if (i->dst_sel == WHOLE && !wide) {
+    for (u32 l = 0; l < w->lanes; l++) if (mask >> l & 1) w->v[i->dst][l] = (u32)r[l];
+    return;
+  }
+  for (u32 l = 0; l < w->lanes; l++) if (mask >> l & 1) put_lane(w, i, l, r[l], wide);
 }
 
 static int step_valu(Wave* w, const Ins* i) {

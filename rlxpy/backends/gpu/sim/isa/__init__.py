@@ -8,12 +8,13 @@ from dataclasses import field
 
 from rlxpy.backends.gpu.arch import target
 from rlxpy.backends.gpu.codeobject import CodeObject, read
+from rlxpy.backends.gpu.sim.isa.alike import Difference, runs_alike
 from rlxpy.backends.gpu.sim.isa.image import Image, placed
 from rlxpy.backends.gpu.sim.isa.launch import BUDGET, Dim3, Ranges, Report, Shape, execute
 from rlxpy.errors import LoadError
 from rlxpy.frozen import dataclass
 
-__all__ = ["Module", "Report", "load"]
+__all__ = ["Difference", "Module", "Report", "load", "runs_alike"]
 
 
 @dataclass(frozen=True)
