@@ -135,12 +135,12 @@ def compile_offline(source: str, arch: str, options: Sequence[str] = OPTIONS) ->
     rtc: Any = import_module("cuda.bindings.nvrtc")
     program = answer(rtc.nvrtcCreateProgram(source.encode(), b"rlxpy.cu", 0, [], []), "NVRTC")
     try:
-        flags = [o.encode() for o in (*options, f"--gpu-architecture={arch}")]
-        status = rtc.nvrtcCompileProgram(program, len(flags), flags)[0]
+        words = (*options, f"--gpu-architecture={arch}")
+        status = rtc.nvrtcCompileProgram(program, len(words), [w.encode() for w in words])[0]
         if int(status) != 0:
             log = bytes(answer(rtc.nvrtcGetProgramLogSize(program), "NVRTC"))
             answer(rtc.nvrtcGetProgramLog(program, log), "NVRTC")
-            raise numbered(source, log.rstrip(b"\0").decode(errors="replace"), "NVRTC", arch)
+            raise numbered(source, log.rstrip(b"\0").decode(errors="replace"), "NVRTC", arch, words)
         code = bytes(answer(rtc.nvrtcGetCUBINSize(program), "NVRTC"))
         answer(rtc.nvrtcGetCUBIN(program, code), "NVRTC")
         return code

@@ -28,10 +28,10 @@ class HipApi:
         device = self._ask(hip.hipGetDevice())
         props = self._ask(hip.hipGetDeviceProperties(device))
         self.name = _text(props.name)
-        arch = _text(props.gcnArchName).partition(":")[0]
-        self.target = GpuTarget("amd", arch, int(props.warpSize), int(props.sharedMemPerBlock), int(props.maxThreadsPerBlock))
+        self._chip = _text(props.gcnArchName)  # with its modes, as gfx90a:sramecc+:xnack-
+        self.target = GpuTarget("amd", self._chip.partition(":")[0], int(props.warpSize), int(props.sharedMemPerBlock), int(props.maxThreadsPerBlock))
         major, minor = self._ask(hiprtc.hiprtcVersion())
-        self.compiler = simulation.compiler if simulation else f"hipRTC {major}.{minor}"
+        self.compiler = f"{simulation.compiler if simulation else f'hipRTC {major}.{minor}'} for {self._chip}"
         self._stream = self._ask(hip.hipStreamCreateWithFlags(hip.hipStreamNonBlocking))
         self._lock = threading.RLock()  # of captures: whoever captures has the stream alone
 
@@ -71,12 +71,12 @@ class HipApi:
         rtc = self._rtc
         program = self._ask(rtc.hiprtcCreateProgram(source.encode(), b"rlxpy.hip", 0, None, None))
         try:
-            flags = [o.encode() for o in (*options, f"--offload-arch={self.target.arch}")]
-            status = rtc.hiprtcCompileProgram(program, len(flags), flags)[0]
+            words = (*options, f"--offload-arch={self._chip}")
+            status = rtc.hiprtcCompileProgram(program, len(words), [w.encode() for w in words])[0]
             if int(status) != 0:
                 log = bytearray(self._ask(rtc.hiprtcGetProgramLogSize(program)))
                 self._ask(rtc.hiprtcGetProgramLog(program, log))
-                raise numbered(source, log.rstrip(b"\0").decode(errors="replace"), self.compiler, self.target.arch)
+                raise numbered(source, log.rstrip(b"\0").decode(errors="replace"), self.compiler, self._chip, words)
             code = bytearray(self._ask(rtc.hiprtcGetCodeSize(program)))
             self._ask(rtc.hiprtcGetCode(program, code))
             return bytes(code)

@@ -107,11 +107,11 @@ def _step(command: tuple[str, ...], source: str, arch: str, compiler: str) -> No
     try:
         status, said, more = run(command, COMPILE_SECONDS)
     except OSError as e:
-        raise numbered(source, f"it cannot be run: {e.strerror}", compiler, arch) from None
+        raise numbered(source, f"it cannot be run: {e.strerror}", compiler, arch, command) from None
     except subprocess.TimeoutExpired:
-        raise numbered(source, f"no result in {COMPILE_SECONDS:.0f} s", compiler, arch) from None
+        raise numbered(source, f"no result in {COMPILE_SECONDS:.0f} s", compiler, arch, command) from None
     if status != 0:
-        raise numbered(source, (said + more).strip() or f"it ends with {status}", compiler, arch)
+        raise numbered(source, (said + more).strip() or f"it ends with {status}", compiler, arch, command)
 
 
 # ---- AMD's hipRTC
@@ -145,9 +145,9 @@ def _hiprtc(library: str, source: str, arch: str, options: Sequence[str], out: P
     try:
         status, _, said = run(child, COMPILE_SECONDS)
     except subprocess.TimeoutExpired:
-        raise numbered(source, f"no result in {COMPILE_SECONDS:.0f} s", compiler, arch) from None
+        raise numbered(source, f"no result in {COMPILE_SECONDS:.0f} s", compiler, arch, options) from None
     if status < 0:
         known = ", ".join(sorted(HIPRTC_ARCHS))
         raise CompileError(f"{compiler} died while it compiled for {arch}", why=f"signal {-status}; version 5.2 knows only {known}", fix="compile for this arch with clang: compile_hip")
     if status != 0:
-        raise numbered(source, said.strip() or f"it ends with {status}", compiler, arch)
+        raise numbered(source, said.strip() or f"it ends with {status}", compiler, arch, options)
