@@ -1,15 +1,20 @@
 """GPUs that tests run on: simulated AMD ones, one of each wave size, and a card where there is one; what cannot run says why."""
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import pytest
+from samples import assert_close
 from sim_device import lacking
 
+from rlxpy import Builder, CompileOptions, compile
 from rlxpy.backends.gpu.sim import Simulation, simulated
 from rlxpy.backends.gpu.sim.device import By
 from rlxpy.backends.gpu.vendor import CUDA, missing
+from rlxpy.ir.dtypes import Array, dtype
+from rlxpy.tools.samples import as_tuple
 
 WAVES = ("gfx1100", "gfx942")  # of 32 lanes and of 64
 
@@ -39,3 +44,26 @@ def opened(arch: str, by: By = "host") -> Iterator[Simulation]:
 
 
 simulation = contextmanager(opened)
+
+
+def on_host(f: Any) -> set[str]:
+    """Ops of a compiled graph that no kernel runs."""
+    return {row["op"] for row in f.dispatch() if row["tier"] != "kernel"}
+
+
+def agree(device: str, make: Callable[..., Any], given: Sequence[Array], *more: Sequence[Array], shapes: Sequence[Any] | None = None) -> Any:
+    """The graph that `make` builds of inputs of these types gives on a GPU, twice over, what it gives op by op on the reference; for all
+    values given, which are of the sizes that `shapes` allows.  Its kernels see poisoned memory, and none of it runs on the host."""
+    runs = []
+    for where, optimise in ((device, True), ("reference", False)):
+        b = Builder("case")
+        inputs = [b.input(f"x{k}", shape, dtype(a.dtype)) for k, (a, shape) in enumerate(zip(given, shapes or [a.shape for a in given], strict=True))]
+        made = make(*inputs)
+        runs.append(compile(b.finish(*(made if isinstance(made, (list, tuple)) else (made,))), device=where, options=CompileOptions(debug=True, optimise=optimise)))
+    assert not on_host(runs[0]), on_host(runs[0])
+    for arrays in (given, *more):
+        want = as_tuple(runs[1](*arrays))
+        for turn in range(2):
+            for k, (a, w) in enumerate(zip(as_tuple(runs[0](*arrays)), want, strict=True)):
+                assert_close(a, w, dtype(w.dtype), f"output {k}, run {turn}")
+    return runs[0]

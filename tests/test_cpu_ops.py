@@ -7,9 +7,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from kernel_graphs import RNG, bits, indexing, orders
 from samples import assert_same
 
-from rlxpy import Builder, CompileOptions, Graph, compile, sym
+from rlxpy import Builder, CompileOptions, compile, sym
 from rlxpy.backends.cpu import threads
 from rlxpy.backends.cpu.compilers import find_compiler
 from rlxpy.errors import IndexOutOfRange, InputError
@@ -17,15 +18,7 @@ from rlxpy.ir.dtypes import Array
 
 reason = find_compiler()
 pytestmark = pytest.mark.skipif(isinstance(reason, str), reason=f"the cpu backend did not run: {reason}")
-RNG = np.random.default_rng(5)
 DEBUG = CompileOptions(debug=True)
-
-
-def bits(shape: tuple[int, ...], dtype: Any) -> Array:
-    """Any bits at all: NaNs of both signs, infinities, subnormals, zeros of both signs, extreme integers; and many ties."""
-    d = np.dtype(dtype)
-    raw = RNG.integers(0, 256, (int(np.prod(shape)) * d.itemsize,)).astype(np.uint8).view(d).reshape(shape).copy()
-    return np.where(RNG.random(shape) < 0.3, RNG.choice(np.array([0.0, -0.0, 1.0, 2.0] if raw.dtype.kind not in "iu" else [0, 1, 2, 1]).astype(d), shape), raw)
 
 
 def agree(make: Callable[..., Any], *arrays: Array, shapes: Mapping[int, Any] = {}) -> None:
@@ -48,13 +41,6 @@ def agree(make: Callable[..., Any], *arrays: Array, shapes: Mapping[int, Any] = 
 
 
 REAL = ("float32", "float64", "float16", ml_dtypes.bfloat16, "int8", "uint8", "int16", "int32", "uint32", "int64", "uint64")
-
-
-def orders(x: Any) -> list[Any]:
-    made: list[Any] = []
-    for axis in range(len(x.shape)):
-        made += [x.argmax(axis=axis), x.argmin(axis=axis, keep=True), *x.sort(axis=axis), *x.sort(axis=axis, descending=True), *x.top_k(k=3, axis=axis)]
-    return made
 
 
 @pytest.mark.parametrize("dtype", REAL, ids=lambda d: np.dtype(d).name)
@@ -141,12 +127,6 @@ def test_scatter_add_sums_in_order_whatever_the_threads(dtype: Any) -> None:
     """In f32 and narrower the order shows in the bits."""
     x, u = (RNG.normal(size=s).astype(dtype) if np.dtype(dtype).kind not in "iu" else bits(s, dtype) for s in ((2, 4, 700), (2, 900, 700)))
     agree(lambda x, at, u: x.scatter_add(at, u, axis=1), x, RNG.integers(-4, 4, (900,)), u)
-
-
-def indexing(op: str) -> Graph:
-    b = Builder(op)
-    x, at = b.input("x", (4, 3)), b.input("at", (2, 3) if op == "take_along" else (2,), "i64")
-    return b.finish(x.scatter_add(at, b.input("u", (2, 3)), axis=0) if op == "scatter_add" else x.apply(op, (x, at), {"axis": 0}))
 
 
 @pytest.mark.parametrize("op", ["take_along", "scatter_add", "gather"])

@@ -1,11 +1,11 @@
 """Reductions, softmax and norms on the cpu, alone and with the chains around them, against the reference that runs op by op."""
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from kernel_graphs import blocks, row_arrays, row_shapes
 from samples import ISAS, assert_close
 
 from rlxpy import Builder, CompileOptions, DType, compile, settings, sym
@@ -17,57 +17,19 @@ pytestmark = pytest.mark.skipif(isinstance(reason, str), reason=f"the cpu backen
 FLOATS = (DType.F32, DType.F16, DType.BF16, DType.F64)
 
 
-def blocks(x: Any, r: Any, g: Any, b: Any, column: Any, row: Any) -> Iterator[Any]:
-    """x, r [B,7,N], g, b [N], column [B,7,1], row [1,1,N]."""
-    yield (x * 0.5 + r).softmax(axis=-1)
-    yield (x + row).softmax(axis=-1) * r
-    yield (x > 0.0).where(x, r).log_softmax(axis=-1) * 0.5
-    yield x.softmax(axis=-1).cast(to=DType.F32 if x.dtype is not DType.F32 else DType.BF16)
-    s = x + r
-    yield s
-    yield s.layer_norm(g, b, eps=1e-5)
-    yield (x * column).layer_norm(eps=1e-3).gelu() + r
-    t = r.tanh() - row
-    yield t.rms_norm(g, eps=1e-5).silu() * x
-    yield t
-    yield x.T.rms_norm(eps=1e-5).T
-    yield x.T.exp().softmax(axis=-1)
-    yield x[:, ::2].reverse(axes=(2,)).layer_norm(g, eps=1e-5)
-    yield (g * b).rms_norm(g + b, eps=1e-5)
-    yield ((x - 1.0) * x).sum(axes=(2,)).abs().sqrt()
-    yield ((x * x).mean(axes=(2,), keep=True) + 1e-6).rsqrt() * column
-    yield (x * row).sum(axes=(1,)) * 0.5 + b
-    yield (x - column).max(axes=(0,), keep=True).exp()
-    yield r.min(axes=(0, 1)) * g
-    yield (x.T * 2.0).mean(axes=(1,))
-    yield (x * r).mean(axes=(0, 2))
-    yield x.sum(axes=(0, 1, 2)).tanh()
-    yield (x > r).any(axes=(1,)).logical_not()
-    yield (x > r).all(axes=(2,)).cast(to=x.dtype) + 1.0
-    yield (r.cast(to=DType.I32) * 3).sum(axes=(1,)).cast(to=x.dtype)
-
-
 def compiled(dtype: DType, width: int, most: int) -> list[Any]:
     """The same graph fused for the cpu, and op by op on the reference."""
     graphs = []
     for device, optimise in (("cpu", True), ("reference", False)):
         b = Builder("rows")
-        batch = sym("B", 1, most)
-        shapes = ((batch, 7, width), (batch, 7, width), (width,), (width,), (batch, 7, 1), (1, 1, width))
-        graph = b.finish(*blocks(*(b.input(f"x{k}", s, dtype) for k, s in enumerate(shapes))))
+        graph = b.finish(*blocks(*(b.input(f"x{k}", s, dtype) for k, s in enumerate(row_shapes(sym("B", 1, most), width)))))
         graphs.append(compile(graph, device=device, options=CompileOptions(debug=True, optimise=optimise)))
     return graphs
 
 
-def arrays(dtype: DType, width: int, batch: int) -> list[Any]:
-    rng = np.random.default_rng(batch)
-    shapes = ((batch, 7, width), (batch, 7, width), (width,), (width,), (batch, 7, 1), (1, 1, width))
-    return [rng.normal(size=s).astype(dtype.numpy) for s in shapes]
-
-
 def check(runs: list[Any], dtype: DType, width: int, sizes: tuple[int, ...]) -> None:
     for batch in sizes:
-        given = arrays(dtype, width, batch)
+        given = row_arrays(dtype, width, batch)
         for again in range(2):
             for k, (got, want) in enumerate(zip(runs[0](*given), runs[1](*given), strict=True)):
                 assert_close(got, want, dtype if got.dtype == dtype.numpy else DType.BF16, f"output {k}, batch {batch}, run {again}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gpu_device import opened, rocm as rocm
+from gpu_device import on_host, opened, rocm as rocm
 from tiny_models import bert_config, bert_weights, decoder_config, decoder_weights, write_folder
 
 from rlxpy.generate.embedder import Embedder
@@ -30,6 +30,7 @@ def test_a_tiny_llama_writes_what_the_reference_writes(tmp_path: Path) -> None:
     folder = write_folder(tmp_path, config, decoder_weights(config, seed=1))
     here, there = (Generator.load(folder, device=device, chunk=12, debug=True) for device in ("rocm", "reference"))
     assert rows_of(here.graph) >= {f"gpu/fused.{kind}{form}" for kind in ("attention", "gated_mlp", "matmul") for form in ("", ".few")}
+    assert not on_host(here.graph)
     np.testing.assert_allclose(here.conversation().feed(here.tokenizer.encode(PROMPT)), there.conversation().feed(there.tokenizer.encode(PROMPT)), atol=1e-4)
     want = there.generate(PROMPT, max_tokens=12)
     for _ in range(2):
@@ -42,6 +43,7 @@ def test_a_tiny_bert_embeds_as_the_reference_does(tmp_path: Path) -> None:
     config = bert_config()
     folder = write_folder(tmp_path, config, bert_weights(config, seed=2))
     here, there = (Embedder.load(folder, device=device, debug=True) for device in ("rocm", "reference"))
+    assert not on_host(here.graph)
     for texts in (["the cat sat"], ["the cat", "a mat", "the cat sat abc"]):
         np.testing.assert_allclose(here.embed(texts).vectors, there.embed(texts).vectors, atol=1e-5)
 

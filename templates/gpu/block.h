@@ -40,6 +40,19 @@ template <class Op, class T> RLX_INLINE T rlx_block_fold(T v, T *room) {
   for (int k = 1; k < waves; k++) all = Op::of(all, room[k]);
   return all;
 }
+// The sum of this thread's value and of those before it; `room` is for a value of each thread and holds all their sums then.
+template <class T> RLX_INLINE T rlx_block_scan(T v, T *room) {
+  for (unsigned by = 1; by < blockDim.x; by *= 2) {
+    __syncthreads();
+    room[threadIdx.x] = v;
+    __syncthreads();
+    if (threadIdx.x >= by) v = (T)(room[threadIdx.x - by] + v);
+  }
+  __syncthreads();
+  room[threadIdx.x] = v;
+  __syncthreads();
+  return v;
+}
 
 // The first index out of range that anybody met: who, which, and how many there are.  The host reads it when the run is over.
 RLX_INLINE void rlx_fault(u64 *fault, i64 node, i64 index, i64 bound) {

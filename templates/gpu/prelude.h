@@ -17,6 +17,8 @@ struct rlx_pair { f64 re, im; };
 #define RLX_INLINE static __device__ __forceinline__
 #define RLX_APART static __device__
 #define RLX_TABLE static __device__ const
+#define RLX_SIMD                // hints to the cpu's compilers, in text that both share
+#define RLX_SIMD_EXTREME(...)
 #define RLX_CAT(a, b) RLX_CAT_(a, b)
 #define RLX_CAT_(a, b) a##b
 

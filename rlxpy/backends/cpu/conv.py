@@ -163,8 +163,8 @@ def _at_result(space: Shape, strides: Shape) -> str:
     return ctext.walk(walk.strides[0], tuple(f"(p / {ctext.dim(i)} % {ctext.dim(d)})" for i, d in zip(inside, walk.sizes, strict=True)))
 
 
-def _geometry(site: Site, attrs: Conv, w: Shape, image: Source) -> dict[str, object]:
-    """What both templates say of sizes and of steps through the image."""
+def geometry(site: Site, attrs: Conv, w: Shape, image: Source) -> dict[str, object]:
+    """What the templates say of sizes and of steps through the image."""
     space = image.strides[2:]
     return {"groups": attrs.groups, "group_in": ctext.dim(w[1]), "group_out": ctext.dim(w[0] // attrs.groups), "m": texts(spatial(site.out.shape[2:], 1)),
             "x_n": ctext.dim(image.strides[0]), "x_c": ctext.dim(image.strides[1]), "size": spatial(w[2:], 1),
@@ -179,7 +179,7 @@ def _product(site: Site, isa: Isa, attrs: Conv, w: Shape, image: Source, weights
     most = max(min(block, upper(w[0] // attrs.groups)), 1)
     height = -(-most // -(-most // tile.rows))  # tiles of one height: 4 and 4 channels rather than 6 and 2
     text = render("cpu/conv.c.j2", T=value, K=ctext.dim(product(w[1:])), taps=product(w[2:]), MR=height, NR=tile.columns, OB=block, PB=RESULTS, KC=DEPTH, slack=image.slack,
-                  row=parts.row, inner=parts.inner, **_geometry(site, attrs, w, image))
+                  row=parts.row, inner=parts.inner, **geometry(site, attrs, w, image))
     tasks = f"{ctext.dim(out[0])}*{attrs.groups}*rlx_ceil_quotient({ctext.dim(results)}, {RESULTS})*rlx_ceil_quotient({ctext.dim(w[0] // attrs.groups)}, {block})"
     return Kernel((f"const {value} *restrict w", f"const {value} *restrict x", *params(parts.operands, site.out)), text,
                   (weights.pointer, image.pointer, *arguments(parts.operands, site.out)), tasks, symbols_used(site), needs=(tile.text,))
@@ -208,7 +208,7 @@ def _direct(site: Site, isa: Isa, attrs: Conv, w: Shape, image: Source, weights:
     per_task = max(1, TASK_NUMEL // max(1, upper(m[2] * product(w[1:]))))
     text = render("cpu/conv_direct.c.j2", out=ctext.dim(out[1]), w_type=weights.c, x_type=image.c, w_o=ctext.dim(weights.strides[0]), per_task=per_task, T=ctext.value(wide),
                   chunk=CHUNK, taps=taps, tap=tap(seen(f"seen[j*{step}]"), "by"), weight=weight("c", "a", "b", "e"), row=parts.row, inner=parts.inner,
-                  **_geometry(site, attrs, w, image))
+                  **geometry(site, attrs, w, image))
     tasks = f"{ctext.dim(out[0] * out[1])}*rlx_ceil_quotient({ctext.dim(m[0] * m[1])}, {per_task})"
     return Kernel((f"const {weights.c} *restrict w", f"const {image.c} *restrict x", *params(parts.operands, site.out)), text,
                   (weights.pointer, image.pointer, *arguments(parts.operands, site.out)), tasks, symbols_used(site))

@@ -12,7 +12,7 @@ from rlxpy.backends.cpu.elementwise import arguments, params, unravel
 from rlxpy.backends.cpu.kernel import Kernel, Operand, Site, symbols_used
 from rlxpy.backends.templates import render
 from rlxpy.frozen import dataclass
-from rlxpy.ir.dims import product
+from rlxpy.ir.dims import Shape, product
 from rlxpy.ir.dtypes import DType, dtype
 from rlxpy.ir.graph import Graph, Node
 from rlxpy.ir.op import Op
@@ -48,7 +48,7 @@ def length(points: int) -> int:
     return points if passes(points) is not None else 1 << (2 * points - 2).bit_length()
 
 
-def _points(x: TensorType, node: Node) -> int:
+def points_of(x: TensorType, node: Node) -> int:
     a: Any = node.attrs
     n = a.n if node.op is Op.IRFFT else x.shape[a.axis]
     assert isinstance(n, int), "the row asks for a size that is known"
@@ -57,17 +57,30 @@ def _points(x: TensorType, node: Node) -> int:
 
 def scratch_nbytes(graph: Graph, node: Node) -> int:
     x = graph.type(node.inputs[0])
-    return SLOTS * 4 * length(_points(x, node)) * _real(x.dtype).nbytes
+    return SLOTS * 4 * length(points_of(x, node)) * real_of(x.dtype).nbytes
 
 
-def _real(d: DType) -> DType:
+def real_of(d: DType) -> DType:
     return DType.F64 if d in (DType.F64, DType.C128) else DType.F32
 
 
-def emit(site: Site) -> Kernel:
+@dataclass(frozen=True)
+class Transform:
+    """What templates/cpu/fourier_row.j2 says of a node, and its tables: turns of the unit circle, and of Bluestein's convolution the chirp
+    and its transform."""
+
+    points: int
+    length: int
+    real: DType
+    lead: Shape
+    tables: tuple[str, ...]
+    facts: dict[str, Any]
+
+
+def transform_of(site: Site) -> Transform:
     (x,), out, op = site.ins, site.out, site.node.op
-    n = _points(TensorType(x.shape, x.dtype), site.node)
-    axis, real = site.node.attrs.axis % len(x.shape), _real(x.dtype)  # type: ignore[attr-defined]
+    n = points_of(TensorType(x.shape, x.dtype), site.node)
+    axis, real = site.node.attrs.axis % len(x.shape), real_of(x.dtype)  # type: ignore[attr-defined]
     size, lead = length(n), (*x.shape[:axis], *x.shape[axis + 1:])
     sweeps = passes(size)
     assert sweeps is not None, "a power of two, or what has passes"
@@ -76,11 +89,18 @@ def emit(site: Site) -> Kernel:
     wrapped = np.zeros(size, complex)
     if size != n:
         wrapped[:n], wrapped[size - n + 1:] = chirp.conj(), chirp.conj()[:0:-1]
-    text = render("cpu/fourier.c.j2", n=n, N=size, kind=op.text, T=real.text, rows=ctext.dim(product(lead)), slots=SLOTS, unravel=unravel(lead), convolved=size != n,
-                  x_at=_at(x, axis), y_at=_at(out, axis), x_step=ctext.dim(x.layout.strides[axis]), y_step=ctext.dim(out.layout.strides[axis]), passes=sweeps, butterfly=butterfly,
-                  turns=_table(np.exp(-2j * pi * np.arange(size) / size), real), chirp=_table(chirp, real), filter=_table(np.fft.fft(wrapped), real),
-                  scale=ctext.literal(1 / n, real), filter_scale=ctext.literal(1 / size, real))
-    return Kernel((*params(site.ins, out), "char *scratch"), text, (*arguments(site.ins, out), site.scratch), f"rlx_least({SLOTS}, {ctext.dim(product(lead))})", symbols_used(site))
+    tables = [np.exp(-2j * pi * np.arange(size) / size), *([chirp, np.fft.fft(wrapped)] if size != n else [])]
+    facts = {"n": n, "N": size, "kind": op.text, "T": real.text, "rows": ctext.dim(product(lead)), "unravel": unravel(lead), "convolved": size != n,
+             "x_at": _at(x, axis), "y_at": _at(out, axis), "x_step": ctext.dim(x.layout.strides[axis]), "y_step": ctext.dim(out.layout.strides[axis]), "passes": sweeps,
+             "butterfly": butterfly, "scale": ctext.literal(1 / n, real), "filter_scale": ctext.literal(1 / size, real)}
+    return Transform(n, size, real, lead, tuple(_table(t, real) for t in tables), facts)
+
+
+def emit(site: Site) -> Kernel:
+    t = transform_of(site)
+    text = render("cpu/fourier.c.j2", slots=SLOTS, restrict="restrict", sync="", loop=lambda count, first=0: f"for (i64 j = {first}; j < {count}; j++)",
+                  **dict(zip(("turns", "chirp", "filter"), t.tables, strict=False)), **t.facts)
+    return Kernel((*params(site.ins, site.out), "char *scratch"), text, (*arguments(site.ins, site.out), site.scratch), f"rlx_least({SLOTS}, {t.facts['rows']})", symbols_used(site))
 
 
 def _at(o: Operand, axis: int) -> str:

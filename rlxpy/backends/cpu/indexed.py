@@ -13,10 +13,10 @@ from rlxpy.ir.layout import row_major
 BLOCK = 256  # elements of a row that one task of scatter_add owns
 
 
-def checked(at: Operand, text: str, n: Dim, otherwise: str) -> list[str]:
-    """`index`, counted from the end where negative.  One outside the axis goes into the error word, and `otherwise` follows."""
+def checked(at: Operand, text: str, n: Dim, otherwise: str, fail: str = "rlx_fail(size, node") -> list[str]:
+    """`index`, counted from the end where negative.  One outside the axis is noted by the call that `fail` begins, and `otherwise` follows."""
     least = "0" if at.dtype.kind == "u" else f"-({ctext.dim(n)})"
-    return [f"i64 index = (i64){text};", f"if (index < {least} || index >= {ctext.dim(n)}) {{ rlx_fail(size, node, index, {ctext.dim(n)}); {otherwise} }}",
+    return [f"i64 index = (i64){text};", f"if (index < {least} || index >= {ctext.dim(n)}) {{ {fail}, index, {ctext.dim(n)}); {otherwise} }}",
             f"if (index < 0) index += {ctext.dim(n)};"]
 
 

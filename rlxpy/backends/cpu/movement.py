@@ -2,6 +2,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import accumulate
+from operator import add
+from typing import cast
 
 from rlxpy.backends.cpu import ctext
 from rlxpy.backends.cpu.elementwise import arguments, indent, params, unravel
@@ -19,11 +22,18 @@ TILE = 16          # elements of one cache line, or a few
 
 def emit_copy(site: Site) -> Kernel:
     """A movement op as a copy, where its result is not just a view."""
+    (x,), out = site.ins, site.out
+    shape, source, target = walked(site)
+    return copy(part(x, shape, source.strides, source.offset), part(out, shape, target.strides, target.offset))
+
+
+def walked(site: Site) -> tuple[Shape, Layout, Layout]:
+    """The shape of a movement op's copy, and how it goes through source and result, each from its operand's first element on."""
     (x,), out, node = site.ins, site.out, site.node
     seen = node.row.view(ViewArgs(x.layout, TensorType(x.shape, x.dtype), node.type, node.attrs.params())) if node.row.view else None
     if seen is None:  # a reshape that keeps the order of the elements: the result is written in the shape of the source
-        return copy(x, part(out, x.shape, row_major(x.shape).strides, 0))
-    return copy(part(x, out.shape, seen.strides, seen.offset - x.layout.offset), out)
+        return x.shape, Layout(x.layout.strides), row_major(x.shape)
+    return out.shape, Layout(seen.strides, seen.offset - x.layout.offset), Layout(out.layout.strides)
 
 
 def part(o: Operand, shape: Shape, strides: Shape, offset: Dim) -> Operand:
@@ -79,21 +89,29 @@ def _times(index: str, stride: Dim) -> str:
 
 def emit_concat(site: Site) -> tuple[Kernel, ...]:
     """Each source is a copy into its part of the result."""
+    return tuple(copy(x, part(site.out, x.shape, site.out.layout.strides, start)) for x, start in zip(site.ins, starts(site), strict=True))
+
+
+def starts(site: Site) -> tuple[Dim, ...]:
+    """Of a concat: where each source's part of the result begins."""
     out, axis = site.out, site.node.attrs.axis % len(site.out.shape)  # type: ignore[attr-defined]
-    made: list[Kernel] = []
+    before = accumulate((x.shape[axis] for x in site.ins[:-1]), add, initial=cast(Dim, 0))
+    return tuple(n * out.layout.strides[axis] for n in before)
+
+
+def filling(site: Site) -> tuple[str, Dim]:
+    """Of a pad: C of the value that it writes, and where the source's part of the result begins."""
+    (x,), out, a = site.ins, site.out, site.node.attrs
+    value = store(x.dtype, ctext.literal(a.value, x.dtype.accumulator))  # type: ignore[attr-defined]
     start: Dim = 0
-    for x in site.ins:
-        made.append(copy(x, part(out, x.shape, out.layout.strides, start * out.layout.strides[axis])))
-        start = start + x.shape[axis]
-    return tuple(made)
+    for low, stride in zip(a.low, out.layout.strides, strict=True):  # type: ignore[attr-defined]
+        start = start + low * stride
+    return value, start
 
 
 def emit_pad(site: Site) -> tuple[Kernel, ...]:
-    (x,), out, a = site.ins, site.out, site.node.attrs
-    fill = store(x.dtype, ctext.literal(a.value, x.dtype.accumulator))  # type: ignore[attr-defined]
-    offset: Dim = 0
-    for low, stride in zip(a.low, out.layout.strides, strict=True):  # type: ignore[attr-defined]
-        offset = offset + low * stride
+    (x,), out = site.ins, site.out
+    fill, offset = filling(site)
     n = ctext.dim(product(out.shape))
     filled = Kernel(params((), out), f"const i64 j1 = rlx_least(t1*{TASK_NUMEL}, {n});\nRLX_SIMD\nfor (i64 j = t0*{TASK_NUMEL}; j < j1; j++) y[j] = {fill};",
                     arguments((), out), f"rlx_ceil_quotient({n}, {TASK_NUMEL})", frozenset(ctext.names(*out.shape)))

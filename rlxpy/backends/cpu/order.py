@@ -88,14 +88,14 @@ def emit_sort(site: Site) -> Kernel:
     kept, few = getattr(a, "k", lines.length), _is_heap(site.node, lines.length)
     text = render("cpu/sort.c.j2", n=n, rows=rows, Item="u128" if half == 64 else "u64", half=half, c=x.c, T=ctext.value(x.dtype), few=few, block=64,
                   digits=x.dtype.accumulator.bits // 8, count=ctext.dim(kept), room=_room(site.node, lines.length), unravel=unravel(lines.walks.sizes),
-                  value=scalar.load(x.dtype, f"p[i*{ctext.dim(lines.steps[0])}]"), key=_key(x.dtype, half, getattr(a, "descending", True)),
+                  value=scalar.load(x.dtype, f"p[i*{ctext.dim(lines.steps[0])}]"), key=key(x.dtype, half, getattr(a, "descending", True)),
                   x_at=at_line(lines.walks, 0), y_at=at_line(lines.walks, 1), x_step=ctext.dim(lines.steps[0]), y_step=ctext.dim(lines.steps[1]))
     tasks = f"rlx_most(1, rlx_least({SORT_TASKS}, rlx_least({rows}, rlx_ceil_quotient({rows}*{n}, {TASK_NUMEL}))))"  # a divisor
     return Kernel((*params(site.ins, values, at), "char *scratch", "i64 tasks"), text, (*arguments(site.ins, values, at), site.scratch or "0", tasks),
                   tasks if kept != 0 else "0", symbols_used(site))
 
 
-def _key(d: DType, half: int, descending: bool) -> str:
+def key(d: DType, half: int, descending: bool) -> str:
     """C of an unsigned number of `half` bits that is less the earlier v comes."""
     if d.is_float:
         own = d.accumulator

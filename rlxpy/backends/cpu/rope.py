@@ -27,7 +27,7 @@ def emit(site: Site) -> Kernel:
     first, second = ("c", f"c + {n // 2}") if a.style == "half" else ("2*c", "2*c + 1")
     text = render(
         "cpu/rope.c.j2", half=n // 2, turns=[] if len(site.ins) > 2 else [ctext.literal(f, DType.F64) for f in rope_frequencies(n // 2, a.theta)],
-        turn=_frequency(site.ins[2]) if len(site.ins) > 2 else "turns[c]" if n else "0.0", per_task=per_task, positions=ctext.dim(positions), others=ctext.dim(others),
+        turn=frequency(site.ins[2]) if len(site.ins) > 2 else "turns[c]" if n else "0.0", per_task=per_task, positions=ctext.dim(positions), others=ctext.dim(others),
         placed=_indices("r", placed, lead), free=_indices("other", free, lead), position_at=ctext.walk(walk, index), T=ctext.value(d), c=x.c, out_c=site.out.c,
         x_at=ctext.walk(x.layout.strides[:-1], index), y_at=ctext.walk(row_major(x.shape).strides[:-1], index), first=first, second=second, width=ctext.dim(width), step=step,
         first_value=scalar.load(d, f"p[({first})*{step}]"), second_value=scalar.load(d, f"p[({second})*{step}]"),
@@ -35,7 +35,7 @@ def emit(site: Site) -> Kernel:
     return Kernel(params(site.ins, site.out), text, arguments(site.ins, site.out), f"rlx_ceil_quotient({ctext.dim(positions)}, {per_task})", symbols_used(site))
 
 
-def _frequency(freq: Operand) -> str:
+def frequency(freq: Operand) -> str:
     stride = freq.layout.strides[0]
     return f"(f64){scalar.load(freq.dtype, f'x2[c*{ctext.dim(stride)}]')}"
 

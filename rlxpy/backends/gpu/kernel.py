@@ -1,12 +1,12 @@
 """What a GPU kernel's emitter gives: the text of one __global__ function, what it is given, and the shape of its launch."""
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 
 from rlxpy.backends.cpu.kernel import Operand, Site as Site, symbols_used as symbols_used
 from rlxpy.frozen import dataclass
-from rlxpy.ir.dims import Dim
+from rlxpy.ir.dims import Dim, upper
 from rlxpy.ir.graph import Ref
 
 THREADS = 256  # of a block, where a kernel has no reason for another number: whole waves of 32 and of 64
@@ -22,6 +22,8 @@ class Room(Enum):
 
 
 Argument = Ref | Room
+FAULT: Mapping[str, Room] = {"u64 *fault": Room.FAULT, "i64 node": Room.NODE}  # parameters of a kernel that checks indices, and what they are given
+WAVE = 64  # lanes of the widest wave: a block is a multiple of it
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,11 @@ Emitter = Callable[[Site], Kernel | tuple[Kernel, ...]]  # several: stages, each
 def quotient(n: Dim, by: int) -> Dim:
     """Rounded up: blocks of `by` that hold n."""
     return (n + (by - 1)) // by
+
+
+def threads_for(n: Dim) -> int:
+    """Of a block that deals n elements to its threads."""
+    return min(THREADS, max(1, -(-upper(n) // WAVE)) * WAVE)
 
 
 def params(ins: tuple[Operand, ...], *outs: Operand) -> tuple[str, ...]:

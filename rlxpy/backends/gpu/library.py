@@ -2,32 +2,78 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from rlxpy.backends.cpu import blocks
 from rlxpy.backends.cpu.folds import OPERATOR
-from rlxpy.backends.cpu.library import NUMBERS
-from rlxpy.backends.gpu import attention, elementwise, matmul, packed, reduction
+from rlxpy.backends.cpu.fourier import LONGEST
+from rlxpy.backends.cpu.indexed import scatter_scratch
+from rlxpy.backends.cpu.library import FLOATS, MOVEMENT, NUMBERS, ON_HOST as ON_HOST_OF_CPU
+from rlxpy.backends.gpu import (
+    attention,
+    elementwise,
+    encode,
+    fourier,
+    indexed,
+    matmul,
+    movement,
+    order,
+    packed,
+    random,
+    reduction,
+    rope,
+    rows,
+    spatial,
+)
 from rlxpy.backends.gpu.api import GpuTarget
 from rlxpy.extend.kernels import Constraint, KernelLibrary, KernelRow
-from rlxpy.ir.op import ELEMENTWISE, Op
+from rlxpy.ir.dtypes import DType
+from rlxpy.ir.op import CONTROL, ELEMENTWISE, Op
 
 DOMAIN = "device"  # of rows that write GPU source
+ON_HOST = (*ON_HOST_OF_CPU, (tuple(d.text for d in DType), "how often a graph runs, and which, is decided on the host", tuple(sorted(CONTROL, key=lambda op: op.text))))
 
 
 def library(target: GpuTarget) -> KernelLibrary:
-    return KernelLibrary("gpu", tuple(_rows(target)))
+    return KernelLibrary("gpu", tuple(replace(r, domain=DOMAIN) for r in _rows(target)))
 
 
 def _rows(target: GpuTarget) -> list[KernelRow]:
     number, read, inside = Constraint("out.dtype", "IN", NUMBERS), Constraint("in0.dtype", "IN", NUMBERS), Constraint("body.dtypes", "WITHIN", NUMBERS)
+    floating = Constraint("out.dtype", "IN", FLOATS)
     return [
-        *(KernelRow(op.text, op, elementwise.emit, constraints=(number, read), domain=DOMAIN, doc="a thread for each element") for op in Op if op in ELEMENTWISE),
-        KernelRow("fused.elementwise", Op.FUSED, elementwise.emit, kind="elementwise", constraints=(inside,), domain=DOMAIN, doc="a thread for each element, one write"),
-        *(KernelRow(op.text, op, reduction.emit, constraints=(number,), domain=DOMAIN, doc="a block or a thread for each result") for op in OPERATOR),
-        KernelRow("fused.reduce", Op.FUSED, reduction.emit, kind="reduce", constraints=(inside,), domain=DOMAIN, doc="a reduction with what feeds it and what follows"),
+        *(KernelRow(op.text, op, elementwise.emit, constraints=(number, read), doc="a thread for each element") for op in Op if op in ELEMENTWISE),
+        KernelRow("fused.elementwise", Op.FUSED, elementwise.emit, kind="elementwise", constraints=(inside,), doc="a thread for each element, one write"),
+        *(KernelRow(op.text, op, reduction.emit, constraints=(number,), doc="a block or a thread for each result") for op in OPERATOR),
+        KernelRow("fused.reduce", Op.FUSED, reduction.emit, kind="reduce", constraints=(inside,), doc="a reduction with what feeds it and what follows"),
         *_products(),
         *_attention(),
-        KernelRow("dequantize", Op.DEQUANTIZE, packed.emit_dequantize, constraints=(Constraint("attrs.encoding", "IN", blocks.BLOCKS),), domain=DOMAIN, doc="a thread for each value"),
+        KernelRow("dequantize", Op.DEQUANTIZE, packed.emit_dequantize, constraints=(Constraint("attrs.encoding", "IN", blocks.BLOCKS),), doc="a thread for each value"),
+        *(KernelRow(op.text, op, rows.emit_softmax, constraints=(floating,), doc="a block for each row, or a thread for each column") for op in (Op.SOFTMAX, Op.LOG_SOFTMAX)),
+        *(KernelRow(op.text, op, rows.emit, constraints=(floating,), doc="a block for each row") for op in (Op.LAYER_NORM, Op.RMS_NORM)),
+        KernelRow("fused.rows", Op.FUSED, rows.emit, kind="rows", constraints=(inside,), doc="a block for each row, with what feeds it and what follows"),
+        KernelRow("rope", Op.ROPE, rope.emit, constraints=(floating,), doc="a pair of channels a thread, angles in f64"),
+        *(KernelRow(op.text, op, movement.emit_copy, doc="a copy, where no view says it") for op in MOVEMENT),
+        KernelRow("concat", Op.CONCAT, movement.emit_concat, doc="a copy for each source"),
+        KernelRow("pad", Op.PAD, movement.emit_pad, constraints=(number,), doc="filled, then a copy"),
+        KernelRow("iota", Op.IOTA, movement.emit_iota, constraints=(number,)),
+        KernelRow("size", Op.SIZE, movement.emit_size),
+        KernelRow("kv_append", Op.KV_APPEND, movement.emit_append, doc="overwritten rows are kept until the run is over"),
+        KernelRow("gather", Op.GATHER, indexed.emit_gather, doc="an element a thread"),
+        KernelRow("take_along", Op.TAKE_ALONG, indexed.emit_take_along, doc="an element a thread"),
+        KernelRow("scatter_add", Op.SCATTER_ADD, indexed.emit_scatter_add, constraints=(number,), scratch_nbytes=scatter_scratch, doc="updates in their order"),
+        *(KernelRow(op.text, op, order.emit_arg, constraints=(read,), doc="a block or a thread for each line") for op in (Op.ARGMAX, Op.ARGMIN)),
+        KernelRow("cumsum", Op.CUMSUM, order.emit_cumsum, constraints=(number,), doc="a block or a thread for each line"),
+        *(KernelRow(op.text, op, order.emit_sort, constraints=(number,), scratch_nbytes=order.sort_scratch, doc="runs in shared memory, merged") for op in (Op.SORT, Op.TOP_K)),
+        *(KernelRow(op.text, op, fourier.emit, constraints=(Constraint(points, "IN", range(1, LONGEST + 1)),), scratch_nbytes=fourier.scratch_nbytes, doc="a row a block")
+          for ops, points in (((Op.FFT, Op.IFFT, Op.RFFT), "in0.shape[axis]"), ((Op.IRFFT,), "attrs.n")) for op in ops),
+        KernelRow("random_bits", Op.RANDOM_BITS, random.emit_bits, doc="a Threefry block a thread"),
+        KernelRow("conv", Op.CONV, spatial.emit_conv, constraints=(number,), doc="a thread for each result"),
+        KernelRow("fused.conv", Op.FUSED, spatial.emit_conv, kind="conv", constraints=(inside,), doc="a convolution and its epilogue"),
+        *(KernelRow(op.text, op, spatial.emit_pool, constraints=(number,), doc="a thread for each result") for op in (Op.MAX_POOL, Op.AVG_POOL)),
+        KernelRow("resize", Op.RESIZE, spatial.emit_resize, constraints=(number,), doc="a thread for each result"),
+        KernelRow("quantize", Op.QUANTIZE, encode.emit, constraints=(Constraint("attrs.encoding", "EQ", encode.ENCODING), Constraint("in0.dtype", "IN", ("f32", "f16", "bf16"))),
+                  doc="a block a thread"),
     ]
 
 
@@ -40,8 +86,8 @@ def _products() -> Iterator[KernelRow]:
     asked = ((Op.MATMUL, "matmul", "", (number,)), *((Op.FUSED, f"fused.{k}", k, (inside, plain)) for k in kinds),
              (Op.QMATMUL, "qmatmul", "", (single, Constraint("attrs.encoding", "IN", blocks.BLOCKS))), *((Op.FUSED, f"fused.q{k}", k, (single, stored)) for k in kinds))
     for op, name, kind, constraints in asked:
-        yield KernelRow(f"{name}.few", op, matmul.few_or_tiles, kind=kind, constraints=(*constraints, few), priority=2, domain=DOMAIN, doc="lanes along the depth of a column")
-        yield KernelRow(name, op, matmul.emit_tiles, kind=kind, constraints=constraints, domain=DOMAIN, doc="tiles of sums in registers")
+        yield KernelRow(f"{name}.few", op, matmul.few_or_tiles, kind=kind, constraints=(*constraints, few), priority=2, doc="lanes along the depth of a column")
+        yield KernelRow(name, op, matmul.emit_tiles, kind=kind, constraints=constraints, doc="tiles of sums in registers")
 
 
 def _attention() -> Iterator[KernelRow]:
@@ -49,6 +95,6 @@ def _attention() -> Iterator[KernelRow]:
     asked = (Constraint("out.dtype", "IN", ("f32", "f16", "bf16")), *(Constraint(f"{x}.shape[3]", "LE", attention.MOST_CHANNELS) for x in "qv"))
     names, few = ("q", "k", "v", "mask"), Constraint("q.shape[2]", "LE", attention.FEW)
     for op, name, kind, more in ((Op.ATTENTION, "attention", "", ()), (Op.FUSED, "fused.attention", "attention", (Constraint("body.encodings", "WITHIN", blocks.BLOCKS),))):
-        yield KernelRow(f"{name}.few", op, attention.emit_few, names, kind=kind, constraints=(*asked, *more, few), priority=1, scratch_nbytes=attention.scratch_nbytes, domain=DOMAIN,
+        yield KernelRow(f"{name}.few", op, attention.emit_few, names, kind=kind, constraints=(*asked, *more, few), priority=1, scratch_nbytes=attention.scratch_nbytes,
                         doc="keys in parts, and what joins them")
-        yield KernelRow(name, op, attention.emit, names, kind=kind, constraints=(*asked, *more), domain=DOMAIN, doc="online softmax by tiles of keys")
+        yield KernelRow(name, op, attention.emit, names, kind=kind, constraints=(*asked, *more), doc="online softmax by tiles of keys")

@@ -1,31 +1,57 @@
-"""GPU kernels that move elements: copies of strided values, rows appended to a cache and put back."""
+"""GPU kernels that move elements: copies of strided values, their joining and padding, numbers from nothing, rows appended to a cache and put back."""
 from __future__ import annotations
 
 from rlxpy.backends.cpu import ctext
 from rlxpy.backends.cpu.elementwise import indent, unravel
 from rlxpy.backends.cpu.kernel import Operand
 from rlxpy.backends.cpu.loops import nest, offset
-from rlxpy.backends.gpu.kernel import THREADS, Kernel, Room, Site, params, quotient
-from rlxpy.ir.dims import Shape, product
-from rlxpy.ir.layout import Layout, row_major
+from rlxpy.backends.cpu.movement import filling, starts, walked
+from rlxpy.backends.cpu.scalar import store
+from rlxpy.backends.gpu.elementwise import each, over
+from rlxpy.backends.gpu.kernel import FAULT, THREADS, Argument, Kernel, Room, Site, params, quotient
+from rlxpy.ir.dims import Dim, Shape, product
+from rlxpy.ir.layout import row_major
 
-FAULT = "u64 *fault, i64 node"
 
-
-def copied(c: str, shape: Shape, source: Layout, target: Layout, call: tuple[Operand, Operand] | None = None) -> Kernel:
-    """An element a thread, whatever the type: `c` is its storage.  Layouts may be symbolic; offsets are the caller's."""
-    walks = nest(shape, (source.strides, target.strides))
+def copied(c: str, shape: Shape, source: Shape, target: Shape, call: tuple[Operand, Operand] | None = None, *, skip: Dim = 0, into: Dim = 0) -> Kernel:
+    """An element a thread, whatever the type: `c` is its storage.  source, target: strides, may be symbolic; skip, into: elements before
+    the first that is read, and before the first that is written."""
+    walks = nest(shape, (source, target))
     n = product(shape)
-    lines = [*unravel(walks.sizes, "t"), f"y[{offset(walks.strides[1])}] = x0[{offset(walks.strides[0])}];"]
-    text = "\n".join(["const i64 t = rlx_thread();", f"if (t < {ctext.dim(n)}) {{", *indent(lines), "}"])
-    sizes = frozenset(ctext.names(*shape, *source.strides, *target.strides))
-    return Kernel((f"const {c} *x0", f"{c} *y"), text, tuple(o.ref for o in call) if call else (), (quotient(n, THREADS),), sizes=sizes)
+    to, of = (offset(s) + (f" + {ctext.dim(first)}" if first != 0 else "") for s, first in ((walks.strides[1], into), (walks.strides[0], skip)))
+    lines = [*unravel(walks.sizes, "t"), f"y[{to}] = x0[{of}];"]
+    sizes = frozenset(ctext.names(*shape, *source, *target, skip, into))
+    return Kernel((f"const {c} *x0", f"{c} *y"), over(n, lines), tuple(o.ref for o in call) if call else (), (quotient(n, THREADS),), sizes=sizes)
 
 
 def emit_copy(site: Site) -> Kernel:
-    """A movement op that no view says: its input's layout with the op applied is not known, so it is a copy in order."""
+    """A movement op whose result is not just a view."""
     (x,), out = site.ins, site.out
-    return copied(x.c, out.shape, x.layout, out.layout, (x, out))
+    shape, source, target = walked(site)
+    return copied(x.c, shape, source.strides, target.strides, (x, out), skip=source.offset, into=target.offset)
+
+
+def emit_concat(site: Site) -> tuple[Kernel, ...]:
+    """Each source is a copy into its part of the result."""
+    out = site.out
+    return tuple(copied(x.c, x.shape, x.layout.strides, out.layout.strides, (x, out), into=start) for x, start in zip(site.ins, starts(site), strict=True))
+
+
+def emit_pad(site: Site) -> tuple[Kernel, ...]:
+    (x,), out = site.ins, site.out
+    value, start = filling(site)
+    return each(site, product(out.shape), [f"y[t] = {value};"]), copied(x.c, x.shape, x.layout.strides, out.layout.strides, (x, out), into=start)
+
+
+def emit_iota(site: Site) -> Kernel:
+    out = site.out
+    axis = site.node.attrs.axis % len(out.shape)  # type: ignore[attr-defined]
+    return each(site, product(out.shape), [*unravel(out.shape, "t"), f"y[t] = {store(out.dtype, f'({ctext.value(out.dtype)})i{axis}')};"])
+
+
+def emit_size(site: Site) -> Kernel:
+    d = site.node.attrs.dim  # type: ignore[attr-defined]
+    return each(site, 1, [f"y[0] = {ctext.dim(d)};"], symbols=(d,))
 
 
 def in_place(site: Site) -> bool:
@@ -44,10 +70,10 @@ def emit_append(site: Site) -> tuple[Kernel, ...]:
     lines = ["const i64 t = rlx_thread(), at = (i64)x1[0];", f"if (t < {ctext.dim(n)}) {{",
              f"  if (at < 0 || at > {room} - {ctext.dim(new.shape[axis])}) {{ rlx_fault(fault, node, at, {room}); return; }}", *indent(unravel(walks.sizes, "t")),
              f"  {out.c} *const q = y + {place};", "  undo[t] = *q;", f"  *q = x0[{offset(walks.strides[0])}];", "}"]
-    given = (new.ref, pos.ref, out.ref, Room.UNDO, Room.FAULT, Room.NODE)
+    given: tuple[Argument, ...] = (new.ref, pos.ref, out.ref, Room.UNDO, *FAULT.values())
     sizes = frozenset(ctext.names(*new.shape, cache.shape[axis], *new.layout.strides, *out.layout.strides))
-    append = Kernel((*params((new, pos), out), f"{out.c} *undo", FAULT), "\n".join(lines), given, (quotient(n, THREADS),), sizes=sizes)
-    return (append,) if in_place(site) else (copied(cache.c, cache.shape, cache.layout, out.layout, (cache, out)), append)
+    append = Kernel((*params((new, pos), out), f"{out.c} *undo", *FAULT), "\n".join(lines), given, (quotient(n, THREADS),), sizes=sizes)
+    return (append,) if in_place(site) else (copied(cache.c, cache.shape, cache.layout.strides, out.layout.strides, (cache, out)), append)
 
 
 def emit_restore(site: Site) -> Kernel:

@@ -9,6 +9,7 @@ from rlxpy.backends.cpu.loops import offset
 from rlxpy.backends.cpu.quant import row_step as row_step
 from rlxpy.backends.gpu.elementwise import each
 from rlxpy.backends.gpu.kernel import Kernel, Site
+from rlxpy.ir.dims import product
 from rlxpy.ir.encoding import Encoding, Field, Piece, encoding
 
 CHUNK = 16  # codes: they share one scale and one minimum, and their bits lie in one pattern
@@ -88,4 +89,4 @@ def emit_dequantize(site: Site) -> Kernel:
     name = site.node.attrs.encoding  # type: ignore[attr-defined]
     row_step(packed)
     made = element(name, f"x0 + {offset(packed.layout.strides[:-1])}", f"i{len(out.shape) - 1}")
-    return each(site, out.shape, [*unravel(out.shape, "t"), f"y[t] = {made};"], needs(name))
+    return each(site, product(out.shape), [*unravel(out.shape, "t"), f"y[t] = {made};"], needs=needs(name))

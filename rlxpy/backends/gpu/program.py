@@ -132,8 +132,8 @@ class _Unit:
 
     def copy(self, c: str, ref: Ref, *, out: bool = False) -> tuple[str, Kernel]:
         """A value into row-major memory, or back out of it."""
-        t, layout = self.plan.graph.type(ref), self.plan.places[ref].layout
-        ends = (row_major(t.shape), layout) if out else (layout, row_major(t.shape))
+        t, strides = self.plan.graph.type(ref), self.plan.places[ref].layout.strides
+        ends = (row_major(t.shape).strides, strides) if out else (strides, row_major(t.shape).strides)
         kernel = copied(c, t.shape, *ends)
         return self.function(kernel, f"copy_{c}", f"copy of {t}"), kernel
 
@@ -159,7 +159,8 @@ def write(plan: Plan, emitter: Callable[[Step], Emitter | None], *, in_order: bo
         made = emit(site)
         title = f"{step.choice.name}: {show_node(step.node)}"
         for k in made if isinstance(made, tuple) else (made,):
-            parts.append(Launch(step, unit.function(k, function_name(step.node), title), k, undo))
+            if 0 not in k.blocks:  # nothing to do, at any size
+                parts.append(Launch(step, unit.function(k, function_name(step.node), title), k, undo))
         if step.node.op is Op.KV_APPEND:
             if in_place(site):
                 k = emit_restore(site)

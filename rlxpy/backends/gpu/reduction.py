@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from rlxpy.backends.cpu import ctext, scalar
 from rlxpy.backends.cpu.elementwise import body_of, indent, unravel
-from rlxpy.backends.cpu.folds import OPERATOR, declared, folds_of, result_of
+from rlxpy.backends.cpu.folds import OPERATOR, Fold, declared, folds_of, result_of
 from rlxpy.backends.cpu.loops import offset
 from rlxpy.backends.cpu.reduction import loads, pointers, renamed, walks_of
 from rlxpy.backends.gpu.kernel import THREADS, Kernel, Site, arguments, params, quotient, symbols_used
@@ -39,9 +39,14 @@ def emit(site: Site) -> Kernel:
              *indent(loads(site, walks.before, lambda i, k: f"p{k}[{offset(gone.strides[i], 'g_')}]")), *indent([*feeding.lines]),
              *indent([f.step(f.name, f.value) for f in folds]), "}"]
     if not alone:
-        lines += [line for f in folds for line in (f"__shared__ {f.c} {f.name}_room[RLX_WAVES];", f"{f.name} = rlx_block_fold<{FOLD[f.operator]}>({f.name}, {f.name}_room);")]
+        lines += [line for f in folds for line in (f"__shared__ {f.c} {f.name}_room[RLX_WAVES];", together(f, f"{f.name}_room"))]
     after = [f"const {ctext.value(root.type.dtype)} folded = {value};", *loads(site, walks.after, lambda i, k: f"*e{k}"), *ending.lines,
              f"y[r] = {scalar.store(site.out.dtype, ending.result)};"]
     lines += after if alone else ["if (threadIdx.x == 0) {", *indent(after), "}"]
     text = ["const i64 r = rlx_thread();", f"if (r < {ctext.dim(rows)}) {{", *indent(lines), "}"] if alone else ["const i64 r = blockIdx.x;", *lines]
     return Kernel(params(site.ins, site.out), "\n".join(text), arguments(site.ins, site.out), (quotient(rows, THREADS) if alone else rows,), sizes=symbols_used(site))
+
+
+def together(f: Fold, room: str) -> str:
+    """What each thread of the block has folded becomes what all have; `room` is shared memory."""
+    return f"{f.name} = rlx_block_fold<{FOLD[f.operator]}>({f.name}, {room});"
