@@ -282,7 +282,7 @@ class GpuGraph:
             else:
                 calls += self._generated(p, sizes, place)
         graph = self.plan.graph
-        commits = [c for k in self.program.commits for c in self._commit(k, sizes, place)]
+        commits = [c for half in (self._to_staging, self._from_staging) for k in self.program.commits for c in half(k, sizes, place)]
         restores = tuple(c for p in self.program.restores for c in self._generated(p, sizes, place))
         return _Bound(spots([n.refs[0] for n in graph.inputs]), spots(graph.outputs), (*parts, _Segment(tuple(calls))), _Segment(tuple(commits)), restores)
 
@@ -299,9 +299,12 @@ class GpuGraph:
     def _scratch(self, step: Step) -> int:
         return self._spaces[Space.ARENA].address + self.plan.buffers[step.scratch].offset if step.scratch >= 0 else 0
 
-    def _commit(self, c: Commit, sizes: Sizes, place: Callable[[Ref], int]) -> list[_Call]:
-        room = self._staging.address + c.offset
-        return [*self._call(c.function, c.kernel, (place(c.new), room), sizes), *self._call(c.back, c.back_kernel, (room, place(c.old)), sizes)]
+    def _to_staging(self, c: Commit, sizes: Sizes, place: Callable[[Ref], int]) -> list[_Call]:
+        """All new values are aside before the first state changes: one may be what another was."""
+        return self._call(c.function, c.kernel, (place(c.new), self._staging.address + c.offset), sizes)
+
+    def _from_staging(self, c: Commit, sizes: Sizes, place: Callable[[Ref], int]) -> list[_Call]:
+        return self._call(c.back, c.back_kernel, (self._staging.address + c.offset, place(c.old)), sizes)
 
     def _raw(self, p: RawLaunch, sizes: Sizes, place: Callable[[Ref], int]) -> list[_Call]:
         """Its arena begins at the operand that lies lowest: offsets from there are never negative."""
