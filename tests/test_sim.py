@@ -317,6 +317,17 @@ def test_a_missing_wait_shows(hip: Hip) -> None:
         hip.streamDestroy(stream), hip.free(at)
 
 
+def test_what_fails_when_nobody_waits_is_told_at_the_end(hip: Hip) -> None:
+    def careless() -> None:
+        with simulated():
+            module, f = hip.kernel('extern "C" __global__ void f(float* x) { *x = 1; }', "f")
+            hip.launch(f, 1, 1, (ctypes.c_void_p(64),))
+            hip.moduleUnload(module)
+
+    with pytest.raises(DeviceError, match=r"work that nobody waited for failed(?s:.*)kernel f, block .* is near no allocation"):
+        careless()
+
+
 def test_an_eager_device_hides_it(hip: Hip) -> None:
     with simulated(lazy=False):
         stream, out = hip.streamCreate(), np.zeros(8, np.float32)
@@ -460,6 +471,29 @@ def test_a_kernel_of_an_instantiated_graph_gets_other_arguments(device: Simulati
     hip.graphExecDestroy(exec_), hip.graphExecDestroy(again), hip.graphDestroy(graph), hip.moduleUnload(module)
     for p in (one, two, out):
         hip.free(p)
+
+
+@pytest.mark.parametrize(("mode", "goes_on"), [("Global", False), ("ThreadLocal", True), ("Relaxed", True)])
+def test_another_thread_may_disturb_a_capture_only_of_all_threads(device: Simulation, hip: Hip, mode: str, goes_on: bool) -> None:
+    stream, said = hip.streamCreate(), list[str]()
+
+    def other() -> None:
+        try:
+            hip.free(hip.malloc(64))
+        except HipError as e:
+            said.append(str(e))
+
+    hip.streamBeginCapture(stream, getattr(hip.hip.hipStreamCaptureMode, f"hipStreamCaptureMode{mode}"))
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+    assert bool(said) is not goes_on
+    if goes_on:
+        hip.graphDestroy(hip.streamEndCapture(stream))
+    else:
+        with pytest.raises(HipError, match="previous error during capture"):
+            hip.streamEndCapture(stream)
+    hip.streamDestroy(stream)
 
 
 def test_what_may_not_happen_during_capture_voids_it(device: Simulation, hip: Hip) -> None:

@@ -170,7 +170,7 @@ hipError_t check_geometry(const Function &f, dim3 grid, dim3 block, unsigned sha
     const size_t threads = (size_t)block.x * block.y * block.z;
     const char *name = f.name.c_str();
     if (!grid.x || !grid.y || !grid.z || !threads) return fail(hipErrorInvalidValue, "%s: a grid of (%u, %u, %u) blocks of (%u, %u, %u) threads", name, grid.x, grid.y, grid.z, block.x, block.y, block.z);
-    if (threads > most_threads) return fail(hipErrorInvalidValue, "%s: %zu threads in a block, at most %u", name, threads, most_threads);
+    if (std::max({block.x, block.y, block.z}) > most_threads || threads > most_threads) return fail(hipErrorInvalidValue, "%s: %zu threads in a block, at most %u", name, threads, most_threads);
     if (threads > f.most_threads) return fail(hipErrorLaunchFailure, "%s: %zu threads in a block, __launch_bounds__ promises at most %u", name, threads, f.most_threads);
     if ((uint64_t)grid.x * block.x >> 32) return fail(hipErrorInvalidConfiguration, "%s: %u blocks of %u threads are 2^32 or more", name, grid.x, block.x);
     if (grid.y > 65535 || grid.z > 65535) return fail(hipErrorInvalidConfiguration, "%s: a grid of (%u, %u, %u), at most 65535 in y and z", name, grid.x, grid.y, grid.z);

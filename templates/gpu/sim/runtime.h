@@ -9,6 +9,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "hip.h"
@@ -79,7 +80,14 @@ struct Graph { std::vector<std::shared_ptr<Node>> nodes; };
 struct GraphExec { std::map<const Node *, size_t> place; std::vector<Node> nodes; };
 using Executable = std::shared_ptr<GraphExec>;
 
-struct Capture { std::unique_ptr<Graph> graph; hipStreamCaptureMode mode; bool broken; };
+struct Capture {
+    std::unique_ptr<Graph> graph;
+    hipStreamCaptureMode mode;
+    bool broken;
+    std::thread::id by;  // who began it
+    // Whether this thread may not do now what a capture cannot hold.
+    bool forbids() const { return mode == hipStreamCaptureModeGlobal || (mode == hipStreamCaptureModeThreadLocal && by == std::this_thread::get_id()); }
+};
 struct Stream {
     struct Work { uint64_t order; Task run; };
     bool blocking = true;  // takes turns with the null stream

@@ -126,7 +126,7 @@ hipError_t finish_null() {
 
 hipError_t forbid_while_capturing(const char *what) {
     for (Stream *s : streams)
-        if (s->capture && s->capture->mode != hipStreamCaptureModeRelaxed) {
+        if (s->capture && s->capture->forbids()) {
             s->capture->broken = true;
             return fail(hipErrorStreamCaptureUnsupported, "%s while a stream captures; the capture is void", what);
         }
@@ -278,7 +278,7 @@ API hipError_t hipStreamBeginCapture(void *handle, int mode) {
         if (hipError_t error = find_stream(handle, &stream)) return error;
         if (stream == &null_stream) return fail(hipErrorStreamCaptureUnsupported, "the null stream cannot capture");
         if (stream->capture) return fail(hipErrorInvalidValue, "the stream captures already");
-        stream->capture.reset(new Capture{std::make_unique<Graph>(), (hipStreamCaptureMode)mode, false});
+        stream->capture.reset(new Capture{std::make_unique<Graph>(), (hipStreamCaptureMode)mode, false, std::this_thread::get_id()});
         return hipSuccess;
     });
 }

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from rlxpy.backends.gpu.arch import Target, target
 from rlxpy.backends.gpu.sim.build import cxx, library, toolchain
 from rlxpy.backends.gpu.sim.host import compile_host
 from rlxpy.backends.gpu.sim.machine import Machine, compile_machine, machine_toolchain
-from rlxpy.errors import BackendMissing, CompileError, InputError
+from rlxpy.errors import BackendMissing, CompileError, DeviceError, InputError
 from rlxpy.frozen import dataclass
 from rlxpy.settings import setting
 
@@ -81,12 +82,17 @@ def simulated(arch: str = "gfx1100", *, by: By = "host", lazy: bool = True, memo
     runtime.enter(chosen)
     try:
         yield chosen
-    finally:
+    except BaseException:
         runtime.leave(chosen)
+        raise
+    if failed := runtime.leave(chosen):
+        raise DeviceError("work that nobody waited for failed", why=failed, fix="wait for it: hipStreamSynchronize, hipDeviceSynchronize")
 
 
 def missing() -> str:
     """Why no GPU can be simulated here; "" where one can."""
+    if sys.platform != "linux":
+        return f"the simulated runtime is for Linux, this is {sys.platform}"
     if find_spec("rocm") is None:
         return "hip-python is not installed; pip install 'rlxpy[rocm]'"
     try:
@@ -121,6 +127,7 @@ class Runtime:
     def __init__(self, hip: Path, rtc: Path) -> None:
         self.hip, self.rtc = CDLL(str(hip)), CDLL(str(rtc))
         self.hip.rlx_sim_ranges.restype = c_size_t
+        self.hip.hipGetErrorString.restype = c_char_p
         self.rtc.rlx_rtc_alive.restype = ctypes.c_long
         self.rtc.rlx_rtc_result.argtypes = (c_void_p, c_char_p, c_size_t, c_char_p)
         self.rtc.rlx_rtc_result.restype = None
@@ -141,10 +148,11 @@ class Runtime:
             self._entered.append(s)
             self._configure()
 
-    def leave(self, s: Simulation) -> None:
+    def leave(self, s: Simulation) -> str:
+        """What was still to be done is done; what was wrong with it, "" when nothing was."""
         with self._lock:
             self._entered.remove(s)
-            self._configure()
+            return self._configure()
 
     def settle(self, s: Simulation | None) -> None:
         """What is there around all that are entered."""
@@ -158,11 +166,12 @@ class Runtime:
         self.hip.rlx_sim_alive(n)
         return Alive(n[0], n[1], n[2], n[3], n[4], n[5], n[6], programs=self.rtc.rlx_rtc_alive())
 
-    def _configure(self) -> None:
+    def _configure(self) -> str:
         s = self.now
         t = s.target if s else target("gfx1100")
         lazy, memory = (s.lazy, s.memory_nbytes) if s else (True, 0)
-        self.hip.rlx_sim_configure(byref(_Device(t.arch.encode(), s is not None, bool(s and s.by == "isa"), lazy, t.wave, t.lds_nbytes, memory)))
+        status = self.hip.rlx_sim_configure(byref(_Device(t.arch.encode(), s is not None, bool(s and s.by == "isa"), lazy, t.wave, t.lds_nbytes, memory)))
+        return self.hip.hipGetErrorString(status).decode() if status else ""
 
     def _ranges(self) -> list[tuple[int, int]]:
         room = (c_uint64 * (2 * self.hip.rlx_sim_ranges(None, 0)))()
