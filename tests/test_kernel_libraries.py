@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from rlxpy import Builder, CompileOptions, DType, Graph, Op, Session, compile, show, sym
 from rlxpy.backends.cpu.backend import Cpu
+from rlxpy.backends.cpu.compilers import find_compiler
 from rlxpy.backends.reference import Reference
 from rlxpy.cli import why
 from rlxpy.cli.app import app
@@ -561,3 +562,65 @@ def test_a_row_that_is_merely_close_is_caught_in_debug_mode(device: str) -> None
     f = compile(graph_of(gate, (2, 3), (2, 3)), device=device, options=CompileOptions(debug=True))
     with pytest.raises(RlxError, match=r"(?s)mine/gate is not the chain that it replaces.*1 of 6 elements of output 0 differ; at 5"):
         f(np.ones((2, 3), np.float32), np.ones((2, 3), np.float32))
+
+
+# ---- what is wrong whatever it is asked ----------------------------------------------------------------------------
+LIKE_NONE = {
+    "an op as text": ({"op": "exp"}, "its op is 'exp'"), "no function": ({"launch": 3}, "its launch is 3"),
+    "no name": ({"name": ""}, "its name is ''"), "a constraint as text": ({"constraints": ("x EQ 3",)}, "its constraints"), "a priority as text": ({"priority": "high"}, "its priority"),
+    "one constraint": ({"constraints": Constraint("out.dtype", "EQ", "f32")}, "its constraints"), "args as text": ({"args": "xy"}, "its args"),
+    "a hook as a number": ({"scratch_nbytes": 64}, "its scratch_nbytes"),
+    "a point that cannot be judged": ({"tune_valid": lambda point: 1 // 0}, "its tune_valid failed"),
+}
+
+
+@pytest.mark.parametrize(("fields", "words"), LIKE_NONE.values(), ids=LIKE_NONE)
+def test_a_row_that_is_like_none_is_refused_when_its_library_is_made(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(RegistryError, match=words):
+        KernelLibrary("mine", (KernelRow(**{"name": "e", "op": Op.EXP, "launch": filled(1), **fields}),))
+
+
+@pytest.mark.parametrize(("fields", "words"), [
+    ({"rows": [KernelRow("e", Op.EXP, filled(1))]}, "its rows"), ({"rows": KernelRow("e", Op.EXP, filled(1))}, "its rows"), ({"rows": "abc"}, "its rows"), ({"name": ""}, "its name"),
+    ({"name": "a,b"}, "divide lists"), ({"name": "a/b"}, "divide lists"), ({"needs": (Constraint("x.dtype", "EQ", "f32"),)}, "needs 'x.dtype'"), ({"needs": ("gfx942",)}, "its needs")])
+def test_a_library_that_is_like_none_is_refused(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(RegistryError, match=words):
+        KernelLibrary(**{"name": "mine", "rows": (), **fields})
+
+
+FAULTY: dict[str, list[tuple[dict[str, Any], str]]] = {  # a row's hook, where it is met, and what is said
+    "scratch_nbytes": [({"scratch_nbytes": lambda g, n: 1 // 0}, "its scratch_nbytes failed[^$]*ZeroDivisionError"), ({"scratch_nbytes": lambda g, n: -1}, "its scratch_nbytes is -1"),
+                       ({"scratch_nbytes": lambda g, n: 2.5}, "its scratch_nbytes is 2.5")],
+    "init": [({"init": lambda g, n: 1 // 0}, "its init failed[^$]*ZeroDivisionError")],
+    "describe": [({"describe": lambda g, n: 1 // 0}, "its describe failed")],
+    "layout": [({"op": Op.MATMUL, "weights": (WeightLayout("in1", lambda w: w, lambda w: w, lambda t: 1 // 0),)}, "its layout failed"),  # type: ignore[arg-type, return-value]
+               ({"op": Op.MATMUL, "weights": (WeightLayout("in1", lambda w: w, lambda w: w, lambda t: "OK"),)}, "its layout of in1 is 'OK'")],  # type: ignore[arg-type, return-value]
+    "relayout": [({"op": Op.MATMUL, "weights": (WeightLayout("in1", lambda w: w[99], lambda w: w),)}, "its relayout failed[^$]*IndexError"),
+                 ({"op": Op.MATMUL, "weights": (WeightLayout("in1", lambda w: w, lambda w: w[99]),)}, "its unrelayout failed[^$]*IndexError")],
+    "launch": [({"launch": "void f() {}"}, "its launch is 'void f"), ({"launch": lambda ins, outs, attrs: np.exp(ins[0])}, "it returns ndarray, where its results go into `outs`"),
+               ({"launch": lambda ins, outs, attrs: 1 // 0}, "ZeroDivisionError")],
+    "emitter": [({"launch": lambda ins, outs, attrs: None, "domain": "cpu"}, "its emitter failed[^$]*TypeError")],
+}
+
+
+@pytest.mark.parametrize(("fields", "words"), [case for some in FAULTY.values() for case in some], ids=[f"{hook} {k}" for hook, some in FAULTY.items() for k in range(len(some))])
+def test_a_hook_that_fails_is_named_with_its_row(fields: dict[str, Any], words: str) -> None:
+    if fields.get("domain") == "cpu" and isinstance(why := find_compiler(), str):
+        pytest.skip(f"no generated code, because {why}")
+    lib("mine", KernelRow(**{"name": "faulty", "op": Op.EXP, "launch": lambda ins, outs, attrs: None, **fields}))
+    b = Builder("g")
+    y = b.input("x", (2, 3)).exp() if fields.get("op") is not Op.MATMUL else b.input("x", (2, 3)) @ b.param("w", (3, 4))
+
+    def used() -> None:
+        f = compile(b.finish(y), {"w": np.ones((3, 4), np.float32)}, device=fields.get("domain", "reference"), wait=True)
+        f.explain()
+        f(np.ones((2, 3), np.float32))
+
+    with pytest.raises(RlxError, match=words):
+        used()
+
+
+def test_an_output_that_was_filled_may_be_returned() -> None:
+    lib("mine", KernelRow("e", Op.EXP, lambda ins, outs, attrs: np.exp(ins[0], out=outs[0])))
+    b = Builder("g")
+    np.testing.assert_array_equal(compile(b.finish(b.input("x", (2,)).exp()))(np.zeros(2, np.float32)), 1)

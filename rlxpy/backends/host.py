@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from rlxpy.backends.custom import extension_row, fill, ready
-from rlxpy.errors import RlxError
+from rlxpy.errors import RegistryError, RlxError
 from rlxpy.extend.backend import BackendSpec
+from rlxpy.extend.hooks import ask
 from rlxpy.extend.kernels import HostLaunch, KernelLibrary, KernelRow, KernelSearchPath, operand_index
 from rlxpy.extend.plan import Step
 from rlxpy.extend.schema import schema_of
@@ -97,10 +98,20 @@ def host_launch(graph: Graph, step: Step, row: KernelRow | None = None, *, debug
     debug: a row that replaces a chain is compared with it, byte for byte, at every launch, and a compiled function is held to its operands."""
     row, params = step.choice.row or row, dict(step.choice.params)
     assert row is not None, "the host tier is made of rows"
-    assert callable(row.launch), "of NumPy functions"
+    if not callable(row.launch):
+        raise RegistryError(f"row {step.choice.name}: its launch is {row.launch!r:.60}", where=step.node.where, why="a row of the domain 'host' is a function of (ins, outs, attrs)",
+                            fix="give a function, or name the domain of the device that takes it")
     launch = ready(getattr(row.launch, "fenced", row.launch) if debug else row.launch, step.node)
-    made = HostCall(row, params, row.init(graph, step.node) if row.init else None) if params or row.init or row.fini else launch
+    made = HostCall(row, params, ask(row.name, "init", row.init, graph, step.node) if row.init else None) if params or row.init or row.fini else launch
+    made = made if step.choice.library in ("", LIBRARY.name, "host") else partial(_filling, launch=made)
     return _beside_chain(step.choice.name, made) if debug and row.replaces else made
+
+
+def _filling(ins: Sequence[Array], outs: Sequence[Array], attrs: Mapping[str, Any], launch: Callable[..., Any]) -> None:
+    """What somebody else's function returns is looked at: nothing, or an output that it filled."""
+    made = launch(ins, outs, attrs)
+    if made is not None and not any(made is o for o in outs):
+        raise TypeError(f"it returns {type(made).__name__}, where its results go into `outs`: outs[0][...] = .., or out=outs[0]")
 
 
 def _beside_chain(name: str, launch: HostLaunch) -> HostLaunch:

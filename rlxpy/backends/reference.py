@@ -224,7 +224,7 @@ class _ProfiledGraph(HostGraph):
 
 def _launch_of(graph: Graph, step: Step, debug: bool) -> HostLaunch:
     row = step.choice.row or extension_row(graph, step.node)
-    return host_launch(graph, step, row, debug=debug) if row is not None and callable(row.launch) else launcher(step.node.row)
+    return host_launch(graph, step, row, debug=debug) if row is not None else launcher(step.node.row)
 
 
 def _symbols_of(plan: Plan, step: Step) -> tuple[str, ...]:

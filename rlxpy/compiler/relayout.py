@@ -8,6 +8,7 @@ import numpy as np
 from rlxpy.compiler.hoist import Hoisted
 from rlxpy.errors import RegistryError
 from rlxpy.extend.backend import BackendSpec
+from rlxpy.extend.hooks import ask
 from rlxpy.extend.kernels import Choice, LayoutAnswer, WeightLayout, operand_index
 from rlxpy.frozen import dataclass
 from rlxpy.fusion.rebuild import rebuild
@@ -34,8 +35,8 @@ class Relaid:
     def compute(self, params: Mapping[str, Array]) -> Array:
         """Raises RegistryError when the row's functions change bytes instead of moving them."""
         stored = np.asarray(self.made.compute(params) if self.made else params[self.source], order="C")
-        moved = np.asarray(self.layout.relayout(stored), order="C")
-        for what, got in (("relayout", moved), ("unrelayout", np.asarray(self.layout.unrelayout(moved)))):
+        moved = np.asarray(ask(self.row, "relayout", self.layout.relayout, stored), order="C")
+        for what, got in (("relayout", moved), ("unrelayout", np.asarray(ask(self.row, "unrelayout", self.layout.unrelayout, moved)))):
             if (got.shape, got.dtype) != (stored.shape, stored.dtype):
                 raise RegistryError(f"row {self.row}: {what} of {self.source!r} gives {got.dtype}{list(got.shape)}", why=f"the weight is {stored.dtype}{list(stored.shape)}",
                                     fix="move bytes inside an array of the same shape and type")

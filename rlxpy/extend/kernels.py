@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from enum import Enum
 from itertools import product, takewhile
-from math import prod
 from typing import Any
 
 from rlxpy.errors import AmbiguousRank, InputError, RegistryError, nearest
 from rlxpy.extend.constraints import Constraint as Constraint
+from rlxpy.extend.hooks import ask
+from rlxpy.extend.row_checks import check_library, check_row
 from rlxpy.extend.schema import CallSite, OpSchema, schema_of, settle
 from rlxpy.frozen import dataclass
-from rlxpy.ir.attrs import Attrs, field_types
 from rlxpy.ir.dims import Sizes
 from rlxpy.ir.dtypes import Array
 from rlxpy.ir.graph import Graph, Node
@@ -30,9 +30,6 @@ class Tunable:
     name: str
     values: tuple[int, ...]
     default: int
-
-
-MOST_POINTS = 4096  # of a row's tunables taken together
 
 
 class LayoutAnswer(Enum):
@@ -131,13 +128,14 @@ class KernelLibrary:
     by_op: Mapping[tuple[Op, str], tuple[KernelRow, ...]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        check_library(self, KernelRow)
         seen: dict[tuple[Any, ...], KernelRow] = {}
         table: dict[tuple[Op, str], list[KernelRow]] = {}
         for r in self.rows:
+            check_row(self, r)
             if (other := seen.setdefault(r.identity, r)) is not r:
                 raise RegistryError(f"library {self.name!r}: rows {other.name!r} and {r.name!r} cannot be told apart",
                                     why=f"both serve {r.op.text} {r.kind} with the same constraints and priority {r.priority}", fix="give one a constraint or a priority")
-            _check_row(self, r)
             table.setdefault((r.op, r.kind), []).append(r)
         ordered = {k: tuple(sorted(rows, key=lambda r: -r.priority)) for k, rows in table.items()}  # sorted is stable: ties keep declaration order
         object.__setattr__(self, "by_op", ordered)
@@ -146,44 +144,6 @@ class KernelLibrary:
         """Why the library has nothing for a machine."""
         facts = {f"device.{k}": v for k, v in device.items()}
         return next((r for c in self.needs if (r := c.refusal(facts))), None)
-
-
-def _check_row(library: KernelLibrary, row: KernelRow) -> None:
-    """What can be wrong with one row whatever it is asked: told when the library is made."""
-    where = f"library {library.name!r}, row {row.name!r}"
-    for t in row.tunables:
-        if t.default not in t.values:
-            raise RegistryError(f"{where}: tunable {t.name} cannot be {t.default}", why=f"its values are {', '.join(map(str, t.values))}", fix="choose the default among them")
-    if (points := prod(len(t.values) for t in row.tunables)) > MOST_POINTS:
-        raise RegistryError(f"{where}: {points} points to tune", why=f"at most {MOST_POINTS} are tried", fix="give fewer values")
-    if row.tune_valid is not None and not row.tune_valid(point := {t.name: t.default for t in row.tunables}):
-        raise RegistryError(f"{where}: its default point cannot be launched", why=f"tune_valid({point}) is False", fix="choose other defaults")
-    if row.replaces is not None and row.op is not Op.FUSED:
-        raise RegistryError(f"{where}: replaces a chain but serves {row.label}", fix="make it a row of Op.FUSED with a kind of its own")
-    if (row.init or row.fini) and row.domain != "host":
-        raise RegistryError(f"{where}: init and fini are for the host domain", why=f"its domain is {row.domain!r}", fix="keep what it needs in scratch")
-    schema = next((s for s in library.ops if (s.op, s.kind) == (row.op, row.kind)), None) or schema_of(row.op, row.kind)
-    names = set(row.args or (schema.operands if schema else ()))
-    for w in row.weights:
-        if w.operand not in names and not _position(w.operand):
-            raise RegistryError(f"{where}: lays out {w.operand!r}", why=f"its operands are {', '.join(sorted(names)) or 'not named'}", fix="name the operands in args")
-    known = {p.name for p in schema.params} if schema else set()
-    for c in row.constraints:
-        head, dot, rest = c.key.partition(".")
-        why = None
-        if not dot:
-            why = None if c.key in known else f"the schema of {row.label} has {', '.join(sorted(known)) or 'no parameters'}"
-        elif head == "attrs" and row.op not in (Op.FUSED, Op.CUSTOM):
-            fields = [*field_types(row.op.row.attrs or Attrs)]
-            why = None if rest in fields else f"{row.op.text} has {', '.join(fields) or 'none'}"
-        elif row.op not in (Op.FUSED, Op.CUSTOM) and head not in ("attrs", "device", "out", *names) and not _position(head):
-            why = f"its operands are {', '.join(sorted(names)) or 'not named'}"
-        if why:
-            raise RegistryError(f"{where}: a constraint asks for {c.key!r}", why=why, fix="`rlx why` shows what there is to ask; operands are named in args, or are in0, in1.. and out")
-
-
-def _position(name: str) -> bool:
-    return name.startswith("in") and name[2:].isdecimal()
 
 
 When = tuple[tuple[str, int, int], ...]  # of some symbols, the sizes least..most
@@ -355,7 +315,10 @@ def _layout_refusal(row: KernelRow, schema: OpSchema | None, graph: Graph, node:
         if at >= len(node.inputs):
             return f"layout of {w.operand}: the node has {len(node.inputs)} operands"
         t = graph.type(node.inputs[at])
-        if (answer := w.layout(t)).refuses:
+        answer = ask(row.name, "layout", w.layout, t)
+        if not isinstance(answer, LayoutAnswer):
+            raise RegistryError(f"row {row.name}: its layout of {w.operand} is {answer!r:.60}", why=f"{type(answer).__name__} is no LayoutAnswer", fix="LayoutAnswer.OK, or one that says why not")
+        if answer.refuses:
             return f"layout of {w.operand}: {answer.name}, {t} is {answer.value}"
         if answer is LayoutAnswer.OK and graph[node.inputs[at]].op is not Op.PARAM:
             return f"layout of {w.operand}: it is made by {graph[node.inputs[at]].label}, only a param is laid out at load"
@@ -368,7 +331,7 @@ def _chain_refusal(row: KernelRow, graph: Graph, node: Node) -> str | None:
     from rlxpy.extend.chains import chain_of, in_order  # they build graphs, which few rows need
 
     (_, body), = node.attrs.graphs()
-    chain = chain_of(row.replaces, tuple(graph.type(r) for r in node.inputs))
+    chain = ask(row.name, "replaces", chain_of, row.replaces, tuple(graph.type(r) for r in node.inputs))
     return None if chain == in_order(body) else f"replaces {_ops(chain)}: the node is {_ops(body)}"
 
 
@@ -382,5 +345,5 @@ def points(row: KernelRow) -> Iterator[dict[str, int]]:
     yield default
     for values in product(*(t.values for t in row.tunables)):
         point = dict(zip(default, values, strict=True))
-        if point != default and (row.tune_valid is None or row.tune_valid(point)):
+        if point != default and (row.tune_valid is None or ask(row.name, "tune_valid", row.tune_valid, point)):
             yield point

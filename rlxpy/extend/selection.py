@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from rlxpy.extend.backend import BackendSpec
 from rlxpy.extend.bands import bands, within
+from rlxpy.extend.hooks import ask
 from rlxpy.extend.kernels import Choice, When, when_text
 from rlxpy.extend.plan import Plan, Step
 from rlxpy.frozen import dataclass
@@ -91,4 +92,4 @@ def _does(graph: Graph, step: Step, choice: Choice) -> str:
     if row is None:
         return ""
     params = ", ".join(f"{k} = {v}" for k, v in choice.params)
-    return "; ".join(filter(None, (row.describe(graph, step.node) if row.describe else row.doc, params)))
+    return "; ".join(filter(None, (ask(row.name, "describe", row.describe, graph, step.node) if row.describe else row.doc, params)))

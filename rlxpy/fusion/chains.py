@@ -6,6 +6,7 @@ from inspect import signature
 
 from rlxpy.extend.backend import BackendSpec
 from rlxpy.extend.chains import chain_of, in_order
+from rlxpy.extend.hooks import ask
 from rlxpy.extend.kernels import Choice, KernelRow
 from rlxpy.extend.passes import Note, NotingPass, note
 from rlxpy.frozen import dataclass
@@ -36,7 +37,7 @@ class FuseChains(NotingPass):
     def _fused(self, graph: Graph, row: KernelRow, notes: list[Note]) -> Graph:
         assert row.replaces is not None, "one of `rows`"
         names = tuple(signature(row.replaces).parameters)
-        pattern = row.replaces(*map(var, names))
+        pattern = ask(row.name, "replaces", row.replaces, *map(var, names))
         if not isinstance(pattern, Pat):
             return graph
         taken: set[int] = set()  # nodes of chains found so far

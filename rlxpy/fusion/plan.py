@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from rlxpy.errors import LegaliseError
 from rlxpy.extend.backend import BackendSpec, remembering
+from rlxpy.extend.hooks import scratch_nbytes
 from rlxpy.extend.kernels import Choice
 from rlxpy.extend.plan import Buffer, Frame, Place, Plan, Space, Step
 from rlxpy.frozen import dataclass
@@ -152,7 +153,7 @@ class _Layouter:
             self._fresh(r, Space.ARENA, n.id)
 
     def scratch(self, n: Node, choice: Choice, frame: Frame | None) -> int:
-        sizes = [c.row.scratch_nbytes(self.graph, n) for c in choice.every if c.row and c.row.scratch_nbytes]
+        sizes = [scratch_nbytes(c.row, self.graph, n) for c in choice.every if c.row]
         nbytes = frame.nbytes if frame else max(sizes, default=0)
         if not nbytes:
             return -1

@@ -213,7 +213,7 @@ class CpuGraph:
         finally:
             self._blocks.append(block)
 
-    def _host(self, step: Step, ins: list[Array], outs: list[Array], attrs: dict[str, Any]) -> None:
+    def _host(self, step: Step, ins: list[Array], outs: Sequence[Array], attrs: dict[str, Any]) -> None:
         _run_on_host(step, self._launches[step.node.id, step.when], ins, outs, attrs)
 
     def _lent(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> dict[int, Array]:
@@ -277,12 +277,12 @@ def _undo_nbytes(plan: Plan, append: Node) -> int:
     return upper(rows.numel) * (rows.dtype.nbytes + NOTE_NBYTES)
 
 
-def _operands(bound: _Bound, step: Step, spaces: Mapping[Space, Array], fixed: Mapping[int, Array]) -> tuple[list[Array], list[Array], dict[str, Any]]:
+def _operands(bound: _Bound, step: Step, spaces: Mapping[Space, Array], fixed: Mapping[int, Array]) -> tuple[list[Array], tuple[Array, ...], dict[str, Any]]:
     ins, outs, attrs = bound.host[step.node.id]
-    return [read_only(s.view(spaces, fixed)) for s in ins], [s.view(spaces, fixed) for s in outs], attrs
+    return [read_only(s.view(spaces, fixed)) for s in ins], tuple([s.view(spaces, fixed) for s in outs]), attrs
 
 
-def _run_on_host(step: Step, launch: HostLaunch, ins: list[Array], outs: list[Array], attrs: dict[str, Any]) -> None:
+def _run_on_host(step: Step, launch: HostLaunch, ins: list[Array], outs: Sequence[Array], attrs: dict[str, Any]) -> None:
     with np.errstate(all="ignore"):
         try:
             launch(ins, outs, attrs)

@@ -40,7 +40,7 @@ class ProfiledGraph(CpuGraph):
                  for thread, row in enumerate(notes) for launch, (begin, end) in zip(launches, row, strict=False) if end]
         return tuple(sorted([*spans, *self._on_host_spans], key=lambda s: (s.begin_ns, s.thread)))
 
-    def _host(self, step: Step, ins: list[Array], outs: list[Array], attrs: dict[str, Any]) -> None:
+    def _host(self, step: Step, ins: list[Array], outs: Sequence[Array], attrs: dict[str, Any]) -> None:
         begin = monotonic_ns()
         super()._host(step, ins, outs, attrs)
         self._on_host_spans.append(Span(step, step.choice.name, 0, begin, monotonic_ns()))

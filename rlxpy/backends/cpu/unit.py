@@ -10,6 +10,7 @@ from typing import Any
 from rlxpy.backends.cpu import ctext
 from rlxpy.backends.cpu.kernel import Addresses, Emitter, Kernel, site_of
 from rlxpy.backends.cpu.packing import Packed
+from rlxpy.extend.hooks import ask
 from rlxpy.extend.plan import Plan, Step
 from rlxpy.frozen import dataclass
 from rlxpy.ir.constant import Constant
@@ -53,7 +54,7 @@ class Unit:
         if plan is not self.plan:
             self.inner.append((plan.graph, step.node))
             site = replace(site, node=replace(step.node, id=len(self.plan.graph) + len(self.inner) - 1))
-        made = emit(site)
+        made = ask(step.choice.name, "emitter", emit, site)
         guard = ctext.condition(step.when, step.unless)
         calls = [self.call(k, step) for k in (made if isinstance(made, tuple) else (made,))]
         return [replace(c, tasks=f"{guard} ? ({c.tasks}) : 0") for c in calls] if guard else calls
