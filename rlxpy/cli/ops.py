@@ -14,10 +14,14 @@ if TYPE_CHECKING:
 
 
 @command()
-def ops(name: Annotated[str | None, typer.Argument(metavar="NAME", help="Only this op, in detail.", show_default=False)] = None, as_json: Json = False) -> None:
+def ops(name: Annotated[str | None, typer.Argument(metavar="NAME", help="Only this op, in detail.", show_default=False)] = None,
+        proof: Annotated[bool, typer.Option("--evidence", help="What is known of its GPU kernels, from recorded runs.")] = False, as_json: Json = False) -> None:
     """Show the op table.
 
     What each op takes, and which of its cells are filled: derivatives (vjp, jvp), batching (vmap), lowering to simpler ops."""
+    if proof:
+        evidence(name, as_json)
+        return
     from rlxpy.tools.op_table import CELLS, op_facts, op_table
 
     if name is not None:
@@ -45,3 +49,18 @@ def detail(r: OpFacts, as_json: bool) -> None:
     if after is not None:
         text += f"\n\nlowered:\n{after}"
     show({**asdict(r), "lowering": after}, text, as_json)
+
+
+def evidence(name: str | None, as_json: bool) -> None:
+    """A line for each kernel of an op and each level that recorded runs of it reached."""
+    from rlxpy.tools.evidence import by_dtype, claims
+
+    if name is not None:
+        by_dtype(name)  # refuses what is no op
+    found = claims(ops=(name,) if name else ())
+    lines: dict[tuple[str, ...], list[str]] = {}
+    for c in found:
+        lines.setdefault((c.op, c.kernel, " ".join(c.dtypes), c.level + (", of an earlier text" if c.stale else "")), []).append(c.target)
+    columns = ("op", "kernel", "types", "evidence", "for")
+    text = table(columns, ((*line, " ".join(dict.fromkeys(targets))) for line, targets in lines.items())) if lines else "nothing is recorded"
+    show([asdict(c) for c in found], text, as_json)

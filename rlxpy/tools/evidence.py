@@ -1,0 +1,267 @@
+"""What is known of each op on each kind of device, from runs that were recorded: compiled, executed in simulation, ran on a card.
+
+    python -m rlxpy.tools.evidence compiled gfx942 sm_90     # the kernels compile for these
+    python -m rlxpy.tools.evidence ran rocm                  # they give the reference's results on the device that is here, simulated or a card
+    python -m rlxpy.tools.evidence ran cuda --ops add,matmul"""
+from __future__ import annotations
+
+import json
+import sys
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from rlxpy import __version__
+from rlxpy.backends.gpu.api import GpuTarget
+from rlxpy.backends.gpu.arch import target as amd_target
+from rlxpy.backends.gpu.backend import Gpu, emitter_of
+from rlxpy.backends.gpu.vendor import CUDA, ROCM, VENDORS
+from rlxpy.compiler.options import CompileOptions
+from rlxpy.compiler.session import compile, lower, served
+from rlxpy.errors import CompileError, DeviceError, InputError, LegaliseError, nearest
+from rlxpy.extend.plan import Plan
+from rlxpy.frozen import dataclass
+from rlxpy.ir.builder import Builder
+from rlxpy.ir.dtypes import DType
+from rlxpy.ir.graph import Graph
+from rlxpy.tools.behaviour import Broken, same
+from rlxpy.tools.cases import OPS, samples
+from rlxpy.tools.samples import Sample, as_tuple
+
+Level = Literal["compiled", "executed in simulation", "ran on H200"]
+LEVELS: tuple[Level, ...] = ("compiled", "executed in simulation", "ran on H200")
+FILE = Path(__file__).with_name("evidence.json")
+OPTIONS = CompileOptions(optimise=False, debug=False)  # the op as it is written, and nothing fused
+Verdicts = dict[str, dict[str, list[str]]]  # by op: what came of it (a kernel's name, "host", "refused", "broken"), and for which types
+
+
+@dataclass(frozen=True)
+class Record:
+    """One recorded run.  target: the code's, as gfx942 or sm_90; by: what compiled and ran it; sources: a digest of each op's text, so that a
+    claim about an older text can be told."""
+
+    level: Level
+    device: str
+    target: str
+    by: str
+    version: str
+    date: str
+    ops: Mapping[str, Mapping[str, Sequence[str]]]
+    sources: Mapping[str, str]
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.level, self.target, self.by.partition(":")[0]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """An op in some types has a kernel of which this much is known.  stale: the kernel's text has changed since."""
+
+    op: str
+    dtypes: tuple[str, ...]
+    kernel: str
+    level: Level
+    target: str
+    by: str
+    stale: bool
+
+
+def records(file: Path = FILE) -> tuple[Record, ...]:
+    """What the file holds; nothing where there is none."""
+    return tuple(Record(**r) for r in json.loads(file.read_text())) if file.exists() else ()
+
+
+def claims(found: Iterable[Record] | None = None, ops: Sequence[str] = ()) -> tuple[Claim, ...]:
+    """Of kernels alone: what the host tier runs is no claim about a device."""
+    made = []
+    for r in records() if found is None else found:
+        backend = backend_of(r.device, r.target)
+        for op, by_kernel in r.ops.items():
+            if ops and op not in ops:
+                continue
+            stale = digest(backend, op) != r.sources.get(op)
+            made += [Claim(op, tuple(dtypes), kernel, r.level, r.target, r.by, stale) for kernel, dtypes in by_kernel.items() if "/" in kernel]
+    return tuple(made)
+
+
+# ---- what is run ---------------------------------------------------------------------------------------------------
+def by_dtype(op: str) -> dict[DType, list[Sample]]:
+    """Every case of an op.  Raises InputError for an unknown one."""
+    known = {o.text: o for o in OPS}
+    if op not in known:
+        raise InputError(f"no op {op!r}", why=f"there are {len(known)}, see `rlx ops`", fix=f"near it: {nearest(op, list(known))}")
+    found: dict[DType, list[Sample]] = {}
+    for s in samples(known[op]):
+        found.setdefault(s.dtype, []).append(s)
+    return found
+
+
+def graph_of(cases: Sequence[Sample]) -> Graph:
+    b = Builder("evidence")
+    return b.finish(*[v for k, s in enumerate(cases) for v in s.call(b, s.inputs(b, f"s{k}_"))])
+
+
+def backend_of(device: str, arch: str) -> Gpu:
+    """For a chip that need not be here."""
+    if device == CUDA.device:
+        return Gpu(CUDA, GpuTarget("nvidia", arch, 32, 227 << 10))
+    chip = amd_target(arch)
+    return Gpu(ROCM, GpuTarget("amd", arch, chip.wave, chip.lds_nbytes))
+
+
+def plan_of(backend: Gpu, graph: Graph) -> Plan:
+    """Raises LegaliseError."""
+    return lower(graph, served(backend.spec, OPTIONS), OPTIONS)[0]
+
+
+def kernel_of(plan: Plan, op: str) -> str:
+    """What runs an op's node: a row's name; the host tier, if any of its nodes is there; what it was lowered to, where it is gone."""
+    steps = [s for s in plan.steps if s.node.op.text == op] or list(plan.steps)
+    if any(emitter_of(s) is None for s in steps):
+        return "host"
+    names = dict.fromkeys(s.choice.name for s in steps)
+    return "+".join(names) or "no/launch"
+
+
+def text_of(backend: Gpu, op: str) -> str:
+    """The kernels of every type that has one, without what all modules share."""
+    functions: dict[str, None] = {}
+    for cases in by_dtype(op).values():
+        try:
+            functions |= dict.fromkeys(backend.program(plan_of(backend, graph_of(cases))).functions.values())
+        except LegaliseError:
+            continue
+    return "\n".join(functions)
+
+
+def digest(backend: Gpu, op: str) -> str:
+    return blake2b(text_of(backend, op).encode(), digest_size=6).hexdigest()
+
+
+# ---- recording -----------------------------------------------------------------------------------------------------
+Trial = Callable[[Sequence[Sample]], None]
+
+
+def recorded(level: Level, backend: Gpu, by: str, trial: Trial, ops: Sequence[str], say: Callable[[str], None] = lambda line: None) -> Record:
+    """Each op in each type: what serves it, when `trial` has nothing against it."""
+    verdicts: Verdicts = {}
+    for op in ops:
+        served_by = {d: _served(backend, op, cases) for d, cases in by_dtype(op).items()}
+        mine = {d: cases for d, cases in by_dtype(op).items() if "/" in served_by[d]}
+        if mine and _fails(trial, [s for cases in mine.values() for s in cases]):  # one by one, so that the guilty are named
+            for d, cases in mine.items():
+                if why := _fails(trial, cases):
+                    say(f"{op} {d}: {why}")
+                    served_by[d] = "broken"
+        found: dict[str, list[str]] = {}
+        for d, kernel in served_by.items():
+            found.setdefault(kernel, []).append(d.text)
+        verdicts[op] = found
+        say(f"{op}: {'; '.join(f'{k} {len(v)}' for k, v in found.items())}")
+    assert backend.target is not None, "evidence is about a chip"
+    return Record(level, backend.vendor.device, backend.target.arch, by, __version__, datetime.now(UTC).date().isoformat(), verdicts, {op: digest(backend, op) for op in ops})
+
+
+def _served(backend: Gpu, op: str, cases: Sequence[Sample]) -> str:
+    try:
+        return kernel_of(plan_of(backend, graph_of(cases)), op)
+    except LegaliseError:
+        return "refused"
+
+
+def _fails(trial: Trial, cases: Sequence[Sample]) -> str:
+    try:
+        trial(cases)
+    except (Broken, CompileError, DeviceError) as e:
+        return str(e)
+    return ""
+
+
+def compiled_for(arch: str, ops: Sequence[str], say: Callable[[str], None]) -> Record:
+    """Code is written and compiled for a chip; nothing runs."""
+    from rlxpy.backends.gpu.cuda import compile_offline
+    from rlxpy.backends.gpu.offline import compile_hip, device_compiler
+
+    device = CUDA.device if arch.startswith("sm_") else ROCM.device
+    backend = backend_of(device, arch)
+    make = compile_offline if device == CUDA.device else compile_hip
+    found = device_compiler()
+
+    def trial(cases: Sequence[Sample]) -> None:
+        program = backend.program(plan_of(backend, graph_of(cases)))
+        if program.functions:
+            make(program.source, arch)
+
+    by = f"NVRTC: {_nvrtc()}" if device == CUDA.device else f"clang: {found if isinstance(found, str) else found.version.splitlines()[0]}"
+    return recorded("compiled", backend, by, trial, ops, say)
+
+
+def _nvrtc() -> str:
+    from importlib import import_module
+
+    _, major, minor = import_module("cuda.bindings.nvrtc").nvrtcVersion()
+    return f"{major}.{minor}"
+
+
+def ran_on(device: str, ops: Sequence[str], say: Callable[[str], None]) -> Record:
+    """On the device that is here: twice, against the rows' own meaning."""
+    api = Gpu(VENDORS[device]).api()
+    level: Level = "executed in simulation" if "simulated" in api.name else "ran on H200"
+    if level == "ran on H200" and "H200" not in api.name:
+        raise InputError(f"no level of evidence for {api.name}", why=f"there are {', '.join(LEVELS)}", fix="add one for this card to rlxpy/tools/evidence.py")
+
+    def trial(cases: Sequence[Sample]) -> None:
+        run = compile(graph_of(cases), device=device, options=OPTIONS)
+        for seed in range(2):
+            given = [s.arrays(seed) for s in cases]
+            got = iter(as_tuple(run(*(a for arrays in given for a in arrays))))
+            for s, arrays in zip(cases, given, strict=True):
+                for want in s.reference(arrays):
+                    same(next(got), np.asarray(want), str(s))
+
+    return recorded(level, Gpu(VENDORS[device], api.target), f"{api.name}: {api.compiler.splitlines()[0]}", trial, ops, say)
+
+
+def merged(old: Sequence[Record], new: Record) -> tuple[Record, ...]:
+    """A record replaces the one of the same level, target and maker, op by op."""
+    before = next((r for r in old if r.key == new.key), None)
+    if before is not None:
+        new = Record(new.level, new.device, new.target, new.by, new.version, new.date, {**before.ops, **new.ops}, {**before.sources, **new.sources})
+    return tuple(sorted((*(r for r in old if r.key != new.key), new), key=lambda r: (LEVELS.index(r.level), r.target, r.by)))
+
+
+def written(found: Sequence[Record]) -> str:
+    """A line for each op, so that changes can be read."""
+    return "[\n" + ",\n".join(_record_text(r) for r in found) + "\n]\n"
+
+
+def _record_text(r: Record) -> str:
+    head = {k: getattr(r, k) for k in ("level", "device", "target", "by", "version", "date")}
+    ops = ",\n".join(f"  {json.dumps(op)}: {json.dumps(r.ops[op])}" for op in sorted(r.ops))
+    return f"{json.dumps(head)[:-1]}, \"ops\": {{\n{ops}}},\n \"sources\": {json.dumps(dict(sorted(r.sources.items())))}}}"
+
+
+def main(argv: Sequence[str]) -> None:
+    parser = ArgumentParser(prog="python -m rlxpy.tools.evidence", description=__doc__)
+    parser.add_argument("how", choices=("compiled", "ran"))
+    parser.add_argument("where", nargs="+", help="chips to compile for, or devices that are here")
+    parser.add_argument("--ops", default=",".join(op.text for op in OPS))
+    parser.add_argument("--file", type=Path, default=FILE)
+    args = parser.parse_args(argv)
+
+    def say(line: Any) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    for place in args.where:
+        new = (compiled_for if args.how == "compiled" else ran_on)(place, args.ops.split(","), say)
+        args.file.write_text(written(merged(records(args.file), new)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
