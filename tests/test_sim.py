@@ -496,6 +496,17 @@ def test_another_thread_may_disturb_a_capture_only_of_all_threads(device: Simula
     hip.streamDestroy(stream)
 
 
+def test_memory_that_is_given_back_during_a_capture_voids_it_not() -> None:
+    """Python collects garbage when it likes to."""
+    with simulated():
+        gpu = api()
+        at = gpu.alloc(64)
+        gpu.begin_capture()
+        gpu.free(at)
+        gpu.replay(gpu.end_capture())
+        gpu.sync()
+
+
 def test_what_may_not_happen_during_capture_voids_it(device: Simulation, hip: Hip) -> None:
     stream = hip.streamCreate()
     asks: tuple[Ask, ...] = (lambda: hip.malloc(4), lambda: hip.streamSynchronize(stream), hip.deviceSynchronize)

@@ -113,7 +113,7 @@ class CudaApi:
     def begin_capture(self) -> None:
         self._here()
         self._lock.acquire()
-        self._ask(self._cu.cuStreamBeginCapture(self._stream, self._cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL))
+        self._ask(self._cu.cuStreamBeginCapture(self._stream, self._cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))  # garbage may be collected meanwhile
 
     def end_capture(self) -> Any:
         try:

@@ -103,7 +103,7 @@ class HipApi:
     # ---- replay
     def begin_capture(self) -> None:
         self._lock.acquire()
-        self._ask(self._hip.hipStreamBeginCapture(self._stream, self._hip.hipStreamCaptureMode.hipStreamCaptureModeThreadLocal))
+        self._ask(self._hip.hipStreamBeginCapture(self._stream, self._hip.hipStreamCaptureMode.hipStreamCaptureModeRelaxed))  # garbage may be collected meanwhile
 
     def end_capture(self) -> Any:
         try:
