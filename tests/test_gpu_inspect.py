@@ -19,7 +19,17 @@ from typer.testing import CliRunner, Result
 from rlxpy.backends.gpu.arch import Target, target
 from rlxpy.backends.gpu.bundle import read_bundle
 from rlxpy.backends.gpu.codeobject import Arg, Kernel, read
-from rlxpy.backends.gpu.contract import MOST_KERNARG_NBYTES, RULES, SERVICES, KernelContract, allotted, breaches, contract_of, hold
+from rlxpy.backends.gpu.contract import (
+    MOST_KERNARG_NBYTES,
+    RULES,
+    SERVICES,
+    KernelContract,
+    allotted,
+    breaches,
+    contract_of,
+    hold,
+    hold_cuda,
+)
 from rlxpy.backends.gpu.cudaobject import read_cuda
 from rlxpy.backends.gpu.launch import KernArg, laid_out, launch
 from rlxpy.backends.gpu.raw import RocmGpuKernel
@@ -263,6 +273,23 @@ def test_a_cubin_says_what_its_compiler_said() -> None:
     assert (found.kind, found.arch) == ("cubin", "sm_90a")
     (k,) = found.kernels
     assert (k.name, k.args, k.max_threads, k.registers, k.shared_nbytes, k.local_nbytes) == ("tiled", ((0, 8), (8, 2), (16, 8)), 128, 11, 2400, 0)
+
+
+TILED = KernelContract(((0, 8), (8, 2), (16, 8)), threads=128, lds_nbytes=48 << 10)
+
+
+@pytest.mark.parametrize(("contract", "says"), [
+    (replace(TILED, args=TILED.args[:2] if TILED.args else None), "it takes 3 arguments, 2 are handed over"),
+    (replace(TILED, args=((0, 8), (8, 4), (16, 8))), "its argument 1 lies at 8 with 2 bytes, handed over is 4 bytes at 8"),
+    (replace(TILED, threads=129), "launched with 129 threads in a block, it was compiled for up to 128"),
+    (replace(TILED, shared_nbytes=(48 << 10) - 2399), "a block needs 49153 bytes of shared memory, it has 49152")])
+def test_launches_of_cuda_code_are_held_against_it_too(contract: KernelContract, says: str) -> None:
+    code = read_cuda(CUBIN)
+    assert hold_cuda(code, "tiled", TILED) == hold_cuda(code, "tiled", replace(TILED, shared_nbytes=(48 << 10) - 2400)) == code.kernels[0]
+    with pytest.raises(CodeObjectError, match=re.escape(says)):
+        hold_cuda(code, "tiled", contract)
+    with pytest.raises(CodeObjectError, match=r"no kernel 'tile'(?s:.*)there are tiled"):
+        hold_cuda(code, "tile", TILED)
 
 
 PTX = """.version 8.0

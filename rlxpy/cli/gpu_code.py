@@ -32,11 +32,11 @@ def is_gpu_code(path: Path) -> bool:
 
 def show_gpu_code(path: Path, card: str | None, as_json: bool) -> None:
     """card: show only what it runs.  Raises CodeObjectError; BackendMissing where nothing is for the card."""
-    from rlxpy.backends.gpu.elf import CUDA, MAGIC
+    from rlxpy.backends.gpu.cudaobject import is_cubin
 
     data = path.read_bytes()
     head = {"path": str(path), "nbytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    cuda = path.suffix == ".ptx" or (data.startswith(MAGIC) and int.from_bytes(data[18:20], "little") == CUDA)
+    cuda = path.suffix == ".ptx" or is_cubin(data)
     title = f"{printable(str(path))}\n{size(len(data))}, sha256 {head['sha256']}"
     report, text = _cuda(data, path.name, card) if cuda else _amd(data, path.name, card)
     show(head | report, "\n\n".join((title, *text)), as_json)

@@ -98,13 +98,17 @@ def raw_code(api: GpuApi, launch: GpuLaunch) -> bytes:
     """A raw kernel's code, held to what its launch relies on.  Raises CompileError, CodeObjectError with all that stands against it."""
     from rlxpy.backends.gpu.assembly import RocmAsmKernel
     from rlxpy.backends.gpu.codeobject import is_code_object, read
-    from rlxpy.backends.gpu.contract import contract_of, hold
+    from rlxpy.backends.gpu.contract import contract_of, hold, hold_cuda
+    from rlxpy.backends.gpu.cudaobject import is_cubin, read_cuda
     from rlxpy.backends.gpu.launch import largest
     from rlxpy.backends.gpu.offline import assemble
 
     code = assemble(launch.source, api.target.arch) if isinstance(launch.kernel, RocmAsmKernel) else compiled(api, launch.source)
-    if is_code_object(code):  # a simulated device may have code for the host
-        hold(read(code, launch.kernel.name), launch.symbol, contract_of(launch, largest(launch.operands, launch.attrs), api.target.shared_nbytes))
+    contract = contract_of(launch, largest(launch.operands, launch.attrs), api.target.shared_nbytes)
+    if is_code_object(code):
+        hold(read(code, launch.kernel.name), launch.symbol, contract)
+    elif is_cubin(code):  # else a simulated device has code for the host
+        hold_cuda(read_cuda(code, launch.kernel.name), launch.symbol, contract)
     return code
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from rlxpy.backends.gpu.arch import NUMBERS, Target
 from rlxpy.backends.gpu.binary import Binary
-from rlxpy.backends.gpu.elf import AMDGPU, MAGIC, SHARED_OBJECT, Elf
+from rlxpy.backends.gpu.elf import AMDGPU, SHARED_OBJECT, Elf, is_for
 from rlxpy.backends.gpu.msgpack import unpack
 from rlxpy.frozen import dataclass
 
@@ -129,7 +129,7 @@ def read(data: bytes, name: str = "code object") -> CodeObject:
 
 def is_code_object(data: bytes) -> bool:
     """Whether it begins as one."""
-    return data.startswith(MAGIC) and data[18:20] == AMDGPU.to_bytes(2, "little")
+    return is_for(data, AMDGPU)
 
 
 def _version(elf: Elf) -> int:

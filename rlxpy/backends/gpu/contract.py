@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rlxpy.backends.gpu.arch import Target
 from rlxpy.backends.gpu.codeobject import CodeObject, Kernel
+from rlxpy.backends.gpu.cudaobject import CudaKernel, CudaObject
 from rlxpy.errors import CodeObjectError
 from rlxpy.frozen import dataclass
 from rlxpy.ir.dims import Sizes
@@ -14,6 +15,7 @@ from rlxpy.ir.dims import Sizes
 if TYPE_CHECKING:
     from rlxpy.backends.gpu.launch import GpuLaunch
 
+Layout = tuple[tuple[int, int], ...]  # (offset, bytes) of arguments
 MOST_KERNARG_NBYTES = 768
 SERVICES = {  # arguments behind which somebody must stand while the kernel runs
     "hidden_hostcall_buffer": "printf or assert", "hidden_printf_buffer": "printf", "hidden_heap_v1": "malloc", "hidden_default_queue": "kernels that start kernels",
@@ -32,7 +34,7 @@ class KernelContract:
     names           of the arguments that are handed over, where the metadata has names
     scratch         whether memory for what does not fit into registers is accepted: spills, local arrays"""
 
-    args: tuple[tuple[int, int], ...] | None = None
+    args: Layout | None = None
     threads: int = 1
     wave: int | None = None
     shared_nbytes: int = 0
@@ -54,6 +56,23 @@ def hold(code: CodeObject, kernel: str, contract: KernelContract) -> Kernel:
     if broken := tuple(breaches(k, code.target, contract)):
         raise CodeObjectError(f"kernel {kernel} of {code.elf.b.name} cannot be launched as it should be", where=f"code for {code.target}", why="; ".join(broken),
                               fix="`rlx inspect` shows all that the file says of it")
+    return k
+
+
+def hold_cuda(code: CudaObject, kernel: str, contract: KernelContract) -> CudaKernel:
+    """The same of CUDA code, as far as it says: arguments, threads, shared memory."""
+    k = next((k for k in code.kernels if k.name == kernel), None)
+    if k is None:
+        raise CodeObjectError(f"no kernel {kernel!r} in a {code.kind}", where=f"code for {code.arch}", why=f"there are {', '.join(k.name for k in code.kernels) or 'none'}",
+                              fix='is it extern "C" __global__?')
+    shared = (k.shared_nbytes or 0) + contract.shared_nbytes
+    broken = (
+        apart(contract.args, k.args),
+        f"it is launched with {contract.threads} threads in a block, it was compiled for up to {k.max_threads}" if k.max_threads and contract.threads > k.max_threads else "",
+        f"a block needs {shared} bytes of shared memory, it has {contract.lds_nbytes}" if contract.lds_nbytes is not None and shared > contract.lds_nbytes else "")
+    if any(broken):
+        raise CodeObjectError(f"kernel {kernel} cannot be launched as it should be", where=f"code for {code.arch}", why="; ".join(filter(None, broken)),
+                              fix="`rlx inspect` shows what the file says of it")
     return k
 
 
@@ -96,13 +115,18 @@ def _threads(k: Kernel, target: Target, c: KernelContract) -> str:
 
 
 def _args(k: Kernel, target: Target, c: KernelContract) -> str:
-    has = tuple((a.offset, a.nbytes) for a in k.explicit)
-    if c.args is None or c.args == has:
+    return apart(c.args, tuple((a.offset, a.nbytes) for a in k.explicit), tuple(a.name for a in k.explicit))
+
+
+def apart(wanted: Layout | None, has: Layout, names: tuple[str, ...] = ()) -> str:
+    """Where arguments that are handed over and those that are taken differ."""
+    if wanted is None or wanted == has:
         return ""
-    if len(c.args) != len(has):
-        return f"it takes {len(has)} arguments, {len(c.args)} are handed over"
-    at = next(k for k, (want, got) in enumerate(zip(c.args, has, strict=True)) if want != got)
-    return f"its argument {at}{f' ({k.explicit[at].name})' if k.explicit[at].name else ''} lies at {has[at][0]} with {has[at][1]} bytes, handed over is {c.args[at][1]} bytes at {c.args[at][0]}"
+    if len(wanted) != len(has):
+        return f"it takes {len(has)} arguments, {len(wanted)} are handed over"
+    at = next(k for k, pair in enumerate(zip(wanted, has, strict=True)) if pair[0] != pair[1])
+    called = f" ({names[at]})" if names and names[at] else ""
+    return f"its argument {at}{called} lies at {has[at][0]} with {has[at][1]} bytes, handed over is {wanted[at][1]} bytes at {wanted[at][0]}"
 
 
 def _own_lds(k: Kernel, target: Target, c: KernelContract) -> str:

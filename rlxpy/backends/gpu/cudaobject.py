@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from rlxpy.backends.gpu.binary import Binary
-from rlxpy.backends.gpu.elf import CUDA, Elf, Section, Symbol
+from rlxpy.backends.gpu.elf import CUDA, Elf, Section, Symbol, is_for
 from rlxpy.frozen import dataclass
 
 INFO, TEXT, TOOLS = ".nv.info", ".text.", ".note.nv.tkinfo"
@@ -45,6 +45,11 @@ def read_cuda(data: bytes, name: str = "CUDA code") -> CudaObject:
     """Raises CodeObjectError for what is neither cubin nor PTX, or damaged."""
     b = Binary(data, name)
     return _cubin(Elf(b)) if data.startswith(b"\x7fELF") else _ptx(b)
+
+
+def is_cubin(data: bytes) -> bool:
+    """Whether it begins as one."""
+    return is_for(data, CUDA)
 
 
 def _cubin(elf: Elf) -> CudaObject:

@@ -15,6 +15,11 @@ SYMBOLS, NO_BITS, DYNAMIC_SYMBOLS = 2, 8, 11  # sh_type
 HEADER_NBYTES, SEGMENT_NBYTES, SECTION_NBYTES, SYMBOL_NBYTES = 64, 56, 64, 24
 
 
+def is_for(data: bytes, machine: int) -> bool:
+    """Whether it begins as an ELF file for a machine does."""
+    return data.startswith(MAGIC) and data[18:20] == machine.to_bytes(2, "little")
+
+
 @dataclass(frozen=True)
 class Segment:
     """at, nbytes: in the file; address, memory_nbytes: once loaded, where the rest is zero."""
