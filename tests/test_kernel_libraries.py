@@ -398,6 +398,13 @@ def test_the_report_has_every_row_of_an_op_with_the_reason_it_lost() -> None:
     assert f.selection().of("exp").nodes == ()
 
 
+def test_rows_that_one_thing_stands_against_share_a_line() -> None:
+    half, small = Constraint("x.dtype", "EQ", "f16"), Constraint("M", "LE", 1)
+    lib("mine", *(row(k, c, op=Op.MATMUL, name=name, priority=k) for k, (name, c) in enumerate({"a": half, "b": small, "c": half}.items())))
+    (node,) = compile(matmul(3, 6, 4), device="reference").selection().nodes
+    assert node.lines == ["  reference/matmul [kernel], [.., m, k] @ [.., k, n], leading axes broadcast", "    not mine/c, mine/a: x.dtype EQ f16: x.dtype = f32", "    not mine/b: M LE 1: M = 3"]
+
+
 def test_equal_decisions_are_told_once() -> None:
     f = compile(graph_of(lambda x: x.softmax(axis=0).softmax(axis=0).softmax(axis=0), (3, 4)), device="reference")
     assert str(f.selection()).count("reference/softmax") == 1

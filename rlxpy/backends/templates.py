@@ -21,7 +21,7 @@ def folder() -> Path:
 def _environment(trim: bool = False) -> Any:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    return Environment(loader=FileSystemLoader(folder()), undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True, trim_blocks=trim)
+    return Environment(loader=FileSystemLoader(folder()), undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True, trim_blocks=trim, auto_reload=False)
 
 
 def render(path: str, **values: Any) -> str:
@@ -33,6 +33,7 @@ def trimmed(path: str, **values: Any) -> str:
     return str(_environment(trim=True).get_template(path).render(**values))
 
 
+@cache
 def read(path: str) -> str:
     """A file that needs no rendering."""
     return (folder() / path).read_text()

@@ -36,10 +36,14 @@ class NodeSelection:
 
     @property
     def lines(self) -> list[str]:
+        """Rows that the same thing stood against on one line."""
         lines = []
         for d in self.decisions:
             lines.append(f"  {when_text(d.when) + ': ' if d.when else ''}{d.winner} [{d.tier}]{f', {d.does}' if d.does else ''}")
-            lines += [f"    not {name}: {why}" for name, why in d.lost]
+            against: dict[str, list[str]] = {}
+            for name, why in d.lost:
+                against.setdefault(why, []).append(name)
+            lines += [f"    not {', '.join(names)}: {why}" for why, names in against.items()]
         return lines
 
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 import numpy as np
 
@@ -114,6 +115,7 @@ def _emit(site: Site, scheme: Scheme) -> Kernel | tuple[Kernel, ...]:
     return (split_left(site, scheme, p, w, left), *(_split_right(site, scheme, o, place) for o, place in planes.items()), multiply(site, scheme, p, w, left, given))
 
 
+@cache
 def text(scheme: Scheme) -> tuple[str, ...]:
     """C functions of a scheme, with what splits operands of each type: one text, however many types a unit multiplies."""
     sources = [("f32", "f32", "%s"), ("bf16", ctext.storage(DType.BF16), "rlx_load_bf16(%s)")]

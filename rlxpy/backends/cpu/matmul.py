@@ -1,6 +1,8 @@
 """Kernels of products: right operands in panels, weights packed at load and activations by a stage of the step, through register tiles."""
 from __future__ import annotations
 
+from functools import cache
+
 from rlxpy.backends.cpu import ctext, scalar
 from rlxpy.backends.cpu.elementwise import arguments, indent, loop_kernel, params, unravel
 from rlxpy.backends.cpu.isa import Isa
@@ -51,11 +53,16 @@ class Tile:
     @property
     def text(self) -> str:
         """The C functions rlx_tile_T, rlx_panel_T and rlx_groups_T of the kept type T."""
-        bf16 = self.kept is DType.BF16
-        widened = "(v)(__builtin_convertvector(*(const narrow *)(%s), wide) << 16)"
-        return render("cpu/tile.h.j2", T=self.kept.text, A=ctext.value(self.sums), C=ctext.storage(self.kept), nbytes=self.sums.nbytes, VL=self.vector, NR=self.columns,
-                      MR=self.rows, few=FEW, AHEAD=AHEAD_NBYTES // self.kept.nbytes, load=widened if bf16 else "*(const v *)(%s)", widens=bf16,
-                      FMA="RLX_VFMA_F64" if self.sums is DType.F64 else "RLX_VFMA", GROUP=GROUP_NUMEL)
+        return _functions(self)
+
+
+@cache
+def _functions(tile: Tile) -> str:
+    bf16 = tile.kept is DType.BF16
+    widened = "(v)(__builtin_convertvector(*(const narrow *)(%s), wide) << 16)"
+    return render("cpu/tile.h.j2", T=tile.kept.text, A=ctext.value(tile.sums), C=ctext.storage(tile.kept), nbytes=tile.sums.nbytes, VL=tile.vector, NR=tile.columns,
+                  MR=tile.rows, few=FEW, AHEAD=AHEAD_NBYTES // tile.kept.nbytes, load=widened if bf16 else "*(const v *)(%s)", widens=bf16,
+                  FMA="RLX_VFMA_F64" if tile.sums is DType.F64 else "RLX_VFMA", GROUP=GROUP_NUMEL)
 
 
 def tile_rows(isa: Isa) -> int:
