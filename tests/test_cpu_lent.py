@@ -46,6 +46,15 @@ def test_results_are_written_where_the_caller_wants_them() -> None:
     np.testing.assert_array_equal(frame[:, 1::2], np.full((3, 4), 7))
 
 
+@pytest.mark.parametrize("order", "<>")
+def test_results_are_written_in_the_callers_byte_order(order: str) -> None:
+    f = compiled(lambda x: (x * 2.0, x.sum(axes=(0, 1))), ((3, 4),))
+    doubled, total = np.zeros((3, 4), f"{order}f4"), np.zeros((), f"{order}f4")
+    f.run_into((doubled, total), X.astype(f"{order}f4"))
+    np.testing.assert_array_equal(doubled, X * 2)
+    assert total == X.sum()
+
+
 def test_a_result_over_an_input() -> None:
     f, x = compiled(lambda x: x.T @ x, ((4, 4),)), np.arange(16, dtype=np.float32).reshape(4, 4)
     want = x.T @ x

@@ -69,6 +69,8 @@ def _learn_sizes(graph: Graph, arrays: Sequence[Array], sizes: Mapping[str, int]
 
 
 def _whole(graph: Graph, sizes: Mapping[str, int]) -> dict[str, int]:
+    if type(sizes) is dict and not sizes:
+        return {}  # what nearly every call gives
     if not isinstance(sizes, Mapping):
         raise InputError(f"sizes = {sizes!r}", why=f"{type(sizes).__name__} is no mapping from names to numbers", fix="sizes={'S': 16}")
     for name, size in sizes.items():
@@ -143,13 +145,18 @@ def check_outputs(graph: Graph, given: Any, sizes: Mapping[str, int]) -> list[Ar
 
 
 def _check_output(name: str, array: Any, t: TensorType, shape: tuple[int, ...]) -> None:
-    if not isinstance(array, np.ndarray) or array.dtype.name != t.dtype.numpy_name or array.shape != shape or not array.flags.writeable:
+    if not isinstance(array, np.ndarray) or not _is(array, t.dtype) or array.shape != shape or not array.flags.writeable:
         got = type(array).__name__
         if isinstance(array, np.ndarray):
             got = f"{array.dtype.name}{shape_text(array.shape)}{'' if array.flags.writeable else ', read-only'}"
         raise InputError(f"output {name!r} cannot be written there",
                          why=f"{got} was given, a writable {t.dtype}{shape_text(shape)} is wanted",
                          fix=f"np.empty({shape}, {t.dtype.numpy_name!r})")
+
+
+def _is(array: Array, want: DType) -> bool:
+    """In whichever byte order.  A dtype's name is slow to ask for."""
+    return bool(array.dtype == want.numpy or array.dtype.name == want.numpy_name)
 
 
 def _share_memory(a: Array, b: Array) -> bool:

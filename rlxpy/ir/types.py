@@ -38,7 +38,7 @@ class TensorType(NamedTuple):
 
 def bind(shape: Shape, sizes: Sizes) -> tuple[int, ...]:
     """Concrete shape once every symbol has a size."""
-    return tuple(at(d, sizes) for d in shape)
+    return tuple([d if isinstance(d, int) else at(d, sizes) for d in shape])
 
 
 def broadcast(shapes: Sequence[Shape]) -> Shape:

@@ -218,9 +218,9 @@ class CpuGraph:
 
     def _lent(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> dict[int, Array]:
         """The caller's arrays that stand for whole buffers: inputs laid out in order, and outputs too when no run can stop half-way."""
-        found = {b: a for b, a in zip(self.program.lent, inputs, strict=False) if a.flags.c_contiguous and a.flags.aligned}
+        found = {b: a for b, a in zip(self.program.lent, inputs, strict=False) if (f := a.flags).c_contiguous and f.aligned}
         if not self.program.fallible:
-            found |= {b: a for b, a in zip(self._results, outputs, strict=True) if b >= 0 and a.flags.carray}
+            found |= {b: a for b, a in zip(self._results, outputs, strict=True) if b >= 0 and a.flags.carray and a.dtype.isnative}
         return found
 
     def _block(self) -> _Block:
