@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rlxpy.backends.gpu.offline import device_compiler
-from rlxpy.backends.gpu.sim import missing
+from rlxpy.backends.gpu.sim import Simulation, missing, simulated
 from rlxpy.ir.dtypes import Array
 
 VADD = """extern "C" __global__ void vadd(const float* a, const float* b, float* c, int n) {
@@ -62,6 +62,7 @@ MATMUL = """extern "C" __global__ void __launch_bounds__(64) matmul(const float*
     if (row < m && column < n) c[row * n + column] = sum;
 }
 """
+Ask = Callable[[], Any]
 rng = np.random.default_rng(5)
 
 
@@ -165,3 +166,17 @@ def _three(n: int | Sequence[int]) -> tuple[int, int, int]:
 
 def _typed(value: Any) -> Any:
     return ctypes.c_float(value) if isinstance(value, float) else ctypes.c_int(value) if isinstance(value, int) else value
+
+
+@pytest.fixture(params=["gfx1100", "gfx942"])
+def device(request: pytest.FixtureRequest) -> Iterator[Simulation]:
+    """Waves of 32 and of 64 lanes; nothing may be left behind."""
+    with simulated(request.param) as s:
+        before = s.alive()
+        yield s
+        assert s.alive() == before
+
+
+@pytest.fixture
+def hip() -> Hip:
+    return Hip()

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sim_device import MATMUL, RMSNORM, SOFTMAX, VADD, Hip, HipError, floats, needs_clang, needs_simulation
+from sim_device import MATMUL, RMSNORM, SOFTMAX, VADD, Hip, HipError, floats, hip as hip, needs_clang, needs_simulation
 
 import rlxpy
 from rlxpy import Builder
@@ -16,11 +16,6 @@ from rlxpy.backends.gpu.sim import simulated
 from rlxpy.backends.gpu.sim.device import _runtime
 
 pytestmark = [needs_simulation, needs_clang]
-
-
-@pytest.fixture
-def hip() -> Hip:
-    return Hip()
 
 
 @pytest.mark.parametrize("arch", ARCHS)
