@@ -79,6 +79,21 @@ KERNEL calls(const float* a, const int* depth, float* out) {
   float (*f)(float, int) = depth[t] & 1 ? recursive : plus;
   out[t] = f(a[t], depth[t]) + recursive(a[t], 3);
 }
+typedef float Many __attribute__((ext_vector_type(32)));
+struct Words { int v[32]; };
+KERNEL indexed(const float* a, float* out, const int* ks, int k) {  // registers chosen by one index for all lanes, and by one a lane
+  int t = threadIdx.x;
+  Many x;
+  for (int j = 0; j < 32; j++) x[j] = a[t * 32 + j];
+  float r = x[k & 31];
+  x[(k + 1) & 31] = r * 2;
+  out[t] = r + x[ks[t] & 31] * 4;
+  x[(ks[t] + 2) & 31] = 7;
+  float s = 0;
+  for (int j = 0; j < 32; j++) s += x[j] * j;
+  out[64 + t] = s;
+}
+KERNEL indexed_words(Words w, int* out, int k) { out[threadIdx.x] = w.v[k & 31] + threadIdx.x; }
 KERNEL private_array(const int* a, int* b, int n) {
   int t = threadIdx.x, local[32];
   for (int j = 0; j < 32; j++) local[j] = a[(t + j) % n];
@@ -183,6 +198,22 @@ def test_private_arrays_are_indexed_by_values(build: tuple[str, ...]) -> None:
         for v in local:
             s = (s * 31 + v) & 0xffffffff
         assert int(b[t]) & 0xffffffff == s
+
+
+@variants
+def test_registers_are_indexed_by_values(build: tuple[str, ...]) -> None:
+    m, a, t = module(KERNELS, *build), RNG.integers(-50, 50, (64, 32)).astype("f4"), np.arange(64)
+    ks, out = RNG.integers(0, 32, 64).astype("i4"), np.zeros(128, "f4")
+    for k in (0, 9, 31):
+        run(m, "indexed", 1, 64, a, out, ks, k)
+        x, first = a.copy(), a[:, k]
+        x[:, (k + 1) % 32] = first * 2
+        assert np.array_equal(out[:64], first + x[t, ks] * 4)
+        x[t, (ks + 2) % 32] = 7
+        assert np.array_equal(out[64:], x @ np.arange(32, dtype="f4"))
+        words, got = RNG.integers(-1 << 30, 1 << 30, 32).astype("i4"), np.zeros(64, "i4")
+        m.launch("indexed_words", (1, 1, 1), (64, 1, 1), words.tobytes() + got.ctypes.data.to_bytes(8, "little") + k.to_bytes(4, "little"), ranges=((got.ctypes.data, got.nbytes),))
+        assert np.array_equal(got, words[k] + t)
 
 
 WRONG = """

@@ -160,6 +160,16 @@ CASES = (
     Case("v_bitop3_b32 %0, %1, %2, %3 bitop3:0x96", "u=uuu", lambda a, b, c: a ^ b ^ c, "950"),
     Case("v_bitop3_b32 %0, %1, %2, %3 bitop3:0xca", "u=uuu", lambda a, b, c: a & b | ~a & c, "950"),
 
+    Case("v_lerp_u8 %0, %1, %2, %3", "u=uuu", U(lambda a, b, c: sum((bits(a, k, 8) + bits(b, k, 8) + bits(c, k, 1) >> 1) << k for k in range(0, 32, 8)), "u4")),
+    Case("v_msad_u8 %0, %1, %2, %3", "u=uuu", U(lambda a, b, c: sum(abs(bits(a, k, 8) - bits(b, k, 8)) for k in range(0, 32, 8) if bits(b, k, 8)) + c, "u4")),
+    Case("v_sad_u16 %0, %1, %2, %3", "u=uuu", U(lambda a, b, c: sum(abs(bits(a, k, 16) - bits(b, k, 16)) for k in (0, 16)) + c, "u4")),
+    Case("v_sat_pk_u8_i16 %0, %1", "s=u", U(lambda a: sum(max(0, min(255, S(a >> 16 * k, 16))) << 8 * k for k in (0, 1)), "u2")),
+    Case("v_cvt_pk_f16_f32 %0, %1, %2", "p=ff", lambda a, b: a.astype("f2").view("u2").astype("u4") | b.astype("f2").view("u2").astype("u4") << 16, "950"),
+    Case("v_ashr_pk_i8_i32 %0, %1, %2, %3", "s=iiu", U(lambda a, b, c: sum((max(-128, min(127, x >> (c & 31))) & 255) << 8 * k for k, x in enumerate((a, b))), "u2"), "950"),
+    Case("v_fma_legacy_f32 %0, %1, %2, %3", "f=fff", lambda a, b, c: np.where((a == 0) | (b == 0), c, fma_f32(a, b, c)), "10"),
+    Case("v_dot4_f32_fp8_bf8 %0, %1, %2, %3", "f=uuf", lambda a, b, c: _dot4(a, b, c), "12"),
+    Case("v_cvt_pk_fp8_f32 %0, %1, %2", "s=ff", lambda a, b: _fp8(a, b), "12"),
+
     Case("v_mul_lo_u16 %0, %1, %2", "s=ss", lambda a, b: a * b),
     Case("v_max_i16 %0, %1, %2", "t=tt", np.maximum),
     Case("v_lshrrev_b16 %0, %1, %2", "s=ss", lambda a, b: b >> (a & 15)),
@@ -220,6 +230,22 @@ def _bf16(a: Array) -> Array:
     import ml_dtypes
 
     return np.asarray(a.astype(ml_dtypes.bfloat16).view("u2").astype("u4"))
+
+
+def _dot4(a: Array, b: Array, c: Array) -> Array:
+    import ml_dtypes
+
+    x, y = (np.ascontiguousarray(v).view(kind).reshape(-1, 4).astype("f4") for v, kind in ((a, ml_dtypes.float8_e4m3fn), (b, ml_dtypes.float8_e5m2)))
+    for k in (3, 2, 1, 0):
+        c = fma_f32(x[:, k], y[:, k], c)
+    return c
+
+
+def _fp8(a: Array, b: Array) -> Array:
+    import ml_dtypes
+
+    x, y = (v.astype(ml_dtypes.float8_e4m3fn).view("u1").astype("u2") for v in (a, b))
+    return np.asarray(x | y << 8)
 
 
 def _dot2(a: Array, b: Array, c: Array) -> Array:

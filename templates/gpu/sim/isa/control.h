@@ -49,6 +49,23 @@ static int step_mode(Wave* w, const Ins* i) {
   return w->mode & 15 ? fault_at(w, i, MODE, 0, w->mode, 0, 0) : STEP_ON;
 }
 
+/* s_set_gpr_idx_*: args: 0 a bit each for setting the distance and the mode, 1 whether registers are shifted from here on, 2 the mode. */
+static int step_index(Wave* w, const Ins* i) {
+  u32* m = &w->s[M0];
+  if (i->args[0] & 1) *m = (*m & ~255u) | ((u32)scalar(w, &i->src[0], WHOLE) & 255);
+  if (i->args[0] & 2) *m = (*m & ~0xf000u) | i->args[2] << 12;
+  if (i->args[1] < 2) w->indexing = i->args[1];
+  return STEP_ON;
+}
+
+/* s_movrels and s_movreld: M0 shifts the source or the result.  args: 0 whether the result, 1 words. */
+static int step_relative(Wave* w, const Ins* i) {
+  const u32 by = w->s[M0], from = i->src[0].reg + (i->args[0] ? 0 : by), to = i->dst + (i->args[0] ? by : 0);
+  if (from + i->args[1] > VCC || to + i->args[1] > VCC) return fault_at(w, i, INDEX, 0, by, 0, 0);
+  for (u32 k = 0; k < i->args[1]; k++) w->s[to + k] = w->s[from + k];
+  return STEP_ON;
+}
+
 static int step_clock(Wave* w, const Ins* i) {
   if (i->args[0] == 8) set64(w, i->dst, w->count); else set32(w, i->dst, (u32)w->count);
   return STEP_ON;

@@ -202,3 +202,7 @@ INLINE i64 dot(u32 a, u32 b, int bits, int a_signed, int b_signed) {
 }
 INLINE f32 dot2_f16(u32 a, u32 b, f32 c) { return fma_f32((f32)f16_of(a & 0xffff), (f32)f16_of(b & 0xffff), fma_f32((f32)f16_of(a >> 16), (f32)f16_of(b >> 16), c)); }
 INLINE f32 dot2_bf16(u32 a, u32 b, f32 c) { return fma_f32((f32)bf16_of(a & 0xffff), (f32)bf16_of(b & 0xffff), fma_f32((f32)bf16_of(a >> 16), (f32)bf16_of(b >> 16), c)); }
+INLINE f32 dot4_f8(u32 a, u32 b, f32 c, int a_mbits, int b_mbits) {
+  for (int k = 24; k >= 0; k -= 8) c = fma_f32((f32)f8_of(a >> k & 255, a_mbits, 0), (f32)f8_of(b >> k & 255, b_mbits, 0), c);
+  return c;
+}

@@ -18,7 +18,7 @@ static void begin_wave(Launch* g, Block* b, Wave* w, u32 number) {
   const u32 threads = g->block[0] * g->block[1] * g->block[2], first = number * g->lanes, n = threads - first < g->lanes ? threads - first : g->lanes;
   fill(w->s, SGPRS);
   fill(&w->v[0][0], VGPRS * LANES);
-  w->lanes = g->lanes, w->scc = 0, w->mode = g->mode, w->state = READY, w->number = number, w->signalled = 0, w->signal_epoch = NO_EPOCH;
+  w->lanes = g->lanes, w->scc = 0, w->mode = g->mode, w->indexing = 0, w->state = READY, w->number = number, w->signalled = 0, w->signal_epoch = NO_EPOCH;
   w->ip = g->entry, w->count = 0, w->block = b, w->launch = g, w->scratch = g->scratch + (u64)number * g->lanes * g->scratch_nbytes;
   set64(w, EXEC, n == 64 ? ~0ull : (1ull << n) - 1);
   for (u32 k = 0; k < g->nuser; k++) w->s[k] = g->user[k];

@@ -59,14 +59,18 @@ INLINE u64 flushed(u64 x, u32 type) {
   return x & 0x7ffull << 52 ? x : x & 1ull << 63;
 }
 
+/* A vector register's number where gfx9 shifts it: M0 has the distance, and a bit for sources 0 to 2 and the result, which is 3. */
+INLINE u32 shifted(const Wave* w, u32 reg, u32 k) { return w->indexing && w->s[M0] >> (12 + k) & 1 ? (reg + (w->s[M0] & 255)) % VGPRS : reg; }
+
 /* Source k of a vector instruction in every lane; half 1 is the high half of a packed one.  Returns the lanes that DPP blocks. */
 static u64 fetch(const Wave* w, const Ins* i, u32 k, int half, Lanes x) {
   const Src* s = &i->src[k];
   const u32 n = w->lanes, sel = half ? s->sel_hi : s->sel, neg = s->flags & (half ? NEG_HI : NEG);
   u64 blocked = 0;
   if (s->kind == SRC_VGPR) {
-    const u32* low = w->v[s->reg + (sel == DWORD_1)];
-    if (is_wide(s->type)) for (u32 l = 0; l < n; l++) x[l] = (u64)w->v[s->reg + 1][l] << 32 | low[l];
+    const u32 reg = shifted(w, s->reg, k);
+    const u32* low = w->v[reg + (sel == DWORD_1)];
+    if (is_wide(s->type)) for (u32 l = 0; l < n; l++) x[l] = (u64)w->v[reg + 1][l] << 32 | low[l];
     else for (u32 l = 0; l < n; l++) x[l] = low[l];
     if (i->perm && k == 0) blocked = permute(w, i, x);
   } else {
@@ -126,14 +130,14 @@ static u64 compute(const Wave* w, const Ins* i, Lanes r, u64* blocked) {
   return out;
 }
 
-static void put_lane(Wave* w, const Ins* i, u32 l, u64 x, int wide) {
-  u32* d = &w->v[i->dst][l];
+static void put_lane(Wave* w, const Ins* i, u32 dst, u32 l, u64 x, int wide) {
+  u32* d = &w->v[dst][l];
   u32 bits = 0, at = 0;
   if (i->dst_sel >= WORD_0 && i->dst_sel <= WORD_1) bits = 16, at = 16 * (i->dst_sel - WORD_0);
   if (i->dst_sel >= BYTE_0 && i->dst_sel <= BYTE_3) bits = 8, at = 8 * (i->dst_sel - BYTE_0);
   if (!bits) {
     *d = (u32)x;
-    if (wide) w->v[i->dst + 1][l] = (u32)(x >> 32);
+    if (wide) w->v[dst + 1][l] = (u32)(x >> 32);
     return;
   }
   u32 ones = (1u << bits) - 1, part = ((u32)x & ones) << at;
@@ -147,11 +151,12 @@ static void store(Wave* w, const Ins* i, const Lanes r, u64 out, u64 blocked) {
   if (i->flags & WRITES_EXEC) set_mask(w, EXEC, out & exec);
   if (i->mask_out != NO_REG) set_mask(w, i->mask_out, out & exec);
   if (i->flags & NO_DST) return;
+  const u32 dst = shifted(w, i->dst, 3);
   if (i->dst_sel == WHOLE && !wide) {
-    for (u32 l = 0; l < w->lanes; l++) if (mask >> l & 1) w->v[i->dst][l] = (u32)r[l];
+    for (u32 l = 0; l < w->lanes; l++) if (mask >> l & 1) w->v[dst][l] = (u32)r[l];
     return;
   }
-  for (u32 l = 0; l < w->lanes; l++) if (mask >> l & 1) put_lane(w, i, l, r[l], wide);
+  for (u32 l = 0; l < w->lanes; l++) if (mask >> l & 1) put_lane(w, i, dst, l, r[l], wide);
 }
 
 static int step_valu(Wave* w, const Ins* i) {
@@ -191,7 +196,7 @@ static int step_lane(Wave* w, const Ins* i) {
   }
   if (kind == LANE_MOVRELS || kind == LANE_MOVRELD) {
     u32 by = w->s[i->args[1]], d = i->dst + (kind == LANE_MOVRELD ? by : 0), s = i->src[0].reg + (kind == LANE_MOVRELS ? by : 0);
-    if (d >= VGPRS || s >= VGPRS) return fault_at(w, i, UNKNOWN, 0, by, 0, 0);
+    if (d >= VGPRS || s >= VGPRS) return fault_at(w, i, INDEX, 0, by, 0, 0);
     if (i->src[0].kind == SRC_VGPR) for (u32 l = 0; l < n; l++) a[l] = w->v[s][l];
     for (u32 l = 0; l < n; l++) if (exec >> l & 1) w->v[d][l] = (u32)a[l];
     return STEP_ON;

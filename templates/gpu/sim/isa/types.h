@@ -30,7 +30,7 @@ enum { KEEP, ZERO, SIGN };
 enum { OMOD_NONE, OMOD_MUL2, OMOD_MUL4, OMOD_DIV2 };
 enum { DENORM_F32 = 3 << 4, DENORM_F64 = 3 << 6 };  /* MODE register: f16 follows f64 */
 
-enum Fault { NO_FAULT, GLOBAL_RANGE, LDS_RANGE, LDS_RACE, LDS_UNINITIALISED, UNALIGNED, SCRATCH_RANGE, DIVERGENT_BARRIER, DEADLOCK, ENDLESS, UNKNOWN, TRAP, JUMP, MODE };
+enum Fault { NO_FAULT, GLOBAL_RANGE, LDS_RANGE, LDS_RACE, LDS_UNINITIALISED, UNALIGNED, SCRATCH_RANGE, DIVERGENT_BARRIER, DEADLOCK, ENDLESS, UNKNOWN, TRAP, JUMP, MODE, INDEX };
 typedef struct { u32 kind, block[3], wave, lane; u64 pc, address, nbytes, other; } Report;
 
 /* Who touched one byte of LDS last, in which interval between barriers.  Two readers of one interval are told apart from one.
@@ -44,7 +44,7 @@ typedef struct { u8* lds; Shadow* shadow; u32 id[3], epoch, suspects; } Block;  
 typedef struct {
   u32 s[SGPRS];
   u32 v[VGPRS][LANES];
-  u32 lanes, scc, mode, state, number, signalled, signal_epoch;  /* signal_epoch: the block's when this wave signalled, until it has waited */
+  u32 lanes, scc, mode, indexing, state, number, signalled, signal_epoch;  /* indexing: whether M0 shifts vector registers; signal_epoch: the block's when this wave signalled, until it has waited */
   u64 ip, count, barrier, barrier_pc;  /* barrier: the instruction it signalled with */
   u8* scratch;
   Block* block;

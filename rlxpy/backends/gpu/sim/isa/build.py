@@ -8,7 +8,7 @@ from rlxpy.backends.gpu.sim.isa.permute import Table
 from rlxpy.backends.gpu.sim.isa.records import LANES, NO_REG, Instruction, Source
 
 # One C function step_<name> each; an instruction's `unit` is its place here.
-UNITS = ("nop", "unknown", "trap", "valu", "lane", "vector_memory", "lds", "scalar_memory", "matrix", "salu", "branch", "jump", "mode", "clock", "end", "sleep", "barrier")
+UNITS = ("nop", "unknown", "trap", "valu", "lane", "vector_memory", "lds", "scalar_memory", "matrix", "salu", "branch", "jump", "mode", "index", "relative", "clock", "end", "sleep", "barrier")
 LANE_MOVES = ("READFIRST", "READ", "WRITE", "SWAP", "SWAP16", "SWAP32", "MOVRELS", "MOVRELD", "BPERMUTE", "PERMUTE", "ROW", "ROW_X", "HALVES", "TABLE")
 CONDITIONS = ("ALWAYS", "SCC0", "SCC1", "VCCZ", "VCCNZ", "EXECZ", "EXECNZ")
 MODE_READ, MODE_WRITE = 0, 1

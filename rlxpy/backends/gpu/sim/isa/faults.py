@@ -70,6 +70,8 @@ _KINDS = {
         lambda s: f"s_trap {s.f.address}: an assertion failed or code was reached that must not be", "the condition before it"),
     "JUMP": _Kind("wild jump", "jumps to no instruction",
         lambda s: f"to {s.f.address:#x}", "look at the function pointer"),
+    "INDEX": _Kind("register out of range", "names a register that is not there",
+        lambda s: f"M0 is {s.f.address}", "smaller indices into what the compiler keeps in registers"),
     "MODE": _Kind("rounding mode", "asks for a rounding that is not simulated",
         lambda s: f"MODE is {s.f.address:#x}, only rounding to nearest is", "leave the rounding mode alone"),
 }

@@ -59,16 +59,14 @@ def vector_memory(parsed: Parsed, context: Context) -> Instruction:
         extends, part = 0, "WHOLE"
     else:
         function, (nbytes, extends, part) = 0, access(kind)
-    old = register(ops.pop(0), "v") if returns else NO_VGPR
+    old = register(ops.pop(0), "v") if returns and space != "buffer" else NO_VGPR
     data_first = what == "load" or space == "buffer"
     data = register(ops.pop(0 if data_first else 1), "v")
     address, *rest = ops
     sources = [_address(address), _base(rest[0], space) if rest else Source()]
     if space == "buffer":
         sources.append(source(rest[1], "u"))
-        old = data if returns else NO_VGPR
-        if returns:
-            raise ValueError("buffer atomics that return are not simulated")
+        old = data if returns else NO_VGPR  # the one register is read and then written
     addressing = (k["OFFEN"] if "offen" in mods else 0) | (k["IDXEN"] if "idxen" in mods else 0)
     mode = {"load": "ACCESS_LOAD", "store": "ACCESS_STORE", "atomic": "ACCESS_ATOMIC"}[what]
     compared = data + nbytes // 4 if "cmp" in kind else NO_VGPR

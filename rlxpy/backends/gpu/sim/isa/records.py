@@ -51,7 +51,7 @@ class Shadow(ctypes.Structure):
 
 class Wave(ctypes.Structure):
     _fields_ = [("s", ctypes.c_uint32 * SGPRS), ("v", (ctypes.c_uint32 * LANES) * VGPRS),
-                *((name, ctypes.c_uint32) for name in ("lanes", "scc", "mode", "state", "number", "signalled", "signal_epoch")),
+                *((name, ctypes.c_uint32) for name in ("lanes", "scc", "mode", "indexing", "state", "number", "signalled", "signal_epoch")),
                 *((name, ctypes.c_uint64) for name in ("ip", "count", "barrier", "barrier_pc")),
                 *((name, ctypes.c_void_p) for name in ("scratch", "block", "launch"))]
 

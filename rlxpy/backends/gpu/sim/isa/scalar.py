@@ -16,6 +16,12 @@ cselect_b64  U=UU   scc ? a : b
 not_b32      u=u    (r = ~a, scc = r != 0, r)
 not_b64      U=U    (r = ~a, scc = r != 0, r)
 brev_b32     u=u    reversed(a)
+brev_b64     U=U    (u64)reversed((u32)a) << 32 | reversed((u32)(a >> 32))
+ff0_i32_b32  u=u    first_set((u32)~a)
+ff0_i32_b64  u=U    first_set(~a)
+bitreplicate_b64_b32 U=u ({ u64 x = 0; for (int q = 0; q < 32; q++) x |= (u64)(3 * (a >> q & 1)) << 2 * q; x; })
+quadmask_b32 u=u    ({ u32 x = 0; for (int q = 0; q < 8; q++) x |= (u32)((a >> 4 * q & 15) != 0) << q; scc = x != 0; x; })
+quadmask_b64 U=U    ({ u64 x = 0; for (int q = 0; q < 16; q++) x |= (u64)((a >> 4 * q & 15) != 0) << q; scc = x != 0; x; })
 bcnt0_i32_b32 u=u   (r = 32 - popcount(a), scc = r != 0, r)
 bcnt1_i32_b32 u=u   (r = popcount(a), scc = r != 0, r)
 bcnt0_i32_b64 u=U   (r = 64 - popcount(a), scc = r != 0, r)
@@ -23,6 +29,7 @@ bcnt1_i32_b64 u=U   (r = popcount(a), scc = r != 0, r)
 ctz_i32_b32  u=u    first_set(a)
 ctz_i32_b64  u=U    first_set(a)
 clz_i32_u32  u=u    leading_zeros(a)
+cls_i32_i64  u=U    ({ u64 x = (i64)a < 0 ? ~a : a; x ? leading_zeros64(x) : ~0u; })
 clz_i32_u64  u=U    leading_zeros64(a)
 cls_i32      u=u    sign_bits(a)
 sext_i32_i8  i=u    (i8)a
@@ -104,6 +111,17 @@ sub_f16      u=hh   f16_bits(a - b)
 mul_f16      u=hh   f16_bits(a * b)
 min_f16      u=hh   f16_bits(min_num(a, b))
 max_f16      u=hh   f16_bits(max_num(a, b))
+minimum_f16  u=hh   f16_bits(minimum(a, b))
+maximum_f16  u=hh   f16_bits(maximum(a, b))
+ceil_f16     u=h    f16_bits(__builtin_ceil(a))
+floor_f16    u=h    f16_bits(__builtin_floor(a))
+trunc_f16    u=h    f16_bits(__builtin_trunc(a))
+rndne_f16    u=h    f16_bits(__builtin_rint(a))
+exp_f16      u=h    f16_bits(__builtin_exp2(a))
+log_f16      u=h    f16_bits(__builtin_log2(a))
+rcp_f16      u=h    f16_bits(1.0 / a)
+rsq_f16      u=h    f16_bits(1.0 / __builtin_sqrt(a))
+sqrt_f16     u=h    f16_bits(__builtin_sqrt(a))
 fmac_f16     h=hh   fma_odd(a, b, d)
 
 bitcmp0_b32  k=uu   (scc = !(a >> (b & 31) & 1), 0)
@@ -141,7 +159,7 @@ def _generated() -> list[Row]:
 SCALARS = (*rows(_ROWS), *_generated())
 SCALAR_ALIASES = (
     (r"^andn([12])_", r"and_not\1_"), (r"^orn([12])_", r"or_not\1_"), (r"^(and|or)_not2_", r"\1_not1_"), (r"^ff1_i32_", "ctz_i32_"), (r"^flbit_i32_b", "clz_i32_u"),
-    (r"^flbit_i32$", "cls_i32"), (r"^(add|sub)_co_([ui]32)$", r"\1_\2"), (r"^add_co_ci_u32$", "addc_u32"), (r"^sub_co_ci_u32$", "subb_u32"),
+    (r"^flbit_i32$", "cls_i32"), (r"^flbit_i32_i64$", "cls_i32_i64"), (r"^(add|sub)_co_([ui]32)$", r"\1_\2"), (r"^add_co_ci_u32$", "addc_u32"), (r"^sub_co_ci_u32$", "subb_u32"),
     (r"^addk_co_i32$", "addk_i32"), (r"^(min|max)_num_(f\d+)$", r"\1_\2"), (r"^(add|sub)_u64$", r"\1_nc_u64"),
 )
 

@@ -83,6 +83,19 @@ def _mode_part(first: int) -> Callable[[Parsed, int, int, Context], Instruction]
     return lambda parsed, pc, nbytes, context: instruction("mode", [source(parsed.operands[0], "u")], (MODE_WRITE, first, 4))
 
 
+def _index(what: int, on: int) -> Callable[[Parsed, int, int, Context], Instruction]:
+    """what: 1 sets the distance, 2 which operands it moves.  on: 0, 1, or 2 for as it was."""
+    def decode(parsed: Parsed, pc: int, nbytes: int, context: Context) -> Instruction:
+        moved = re.findall(r"SRC[012]|DST", parsed.operands[-1]) if what & 2 else []
+        mode = sum(1 << ("SRC0", "SRC1", "SRC2", "DST").index(m) for m in moved)
+        return instruction("index", [source(parsed.operands[0], "u")] if what & 1 else [], (what, on, mode))
+    return decode
+
+
+def _relative(result: int, words: int) -> Callable[[Parsed, int, int, Context], Instruction]:
+    return lambda parsed, pc, nbytes, context: instruction("relative", [source(parsed.operands[1], "u")], (result, words), dst=register(parsed.operands[0], "s"))
+
+
 def _plain(unit: str, *args: int) -> Callable[[Parsed, int, int, Context], Instruction]:
     return lambda parsed, pc, nbytes, context: instruction(unit, args=args)
 
@@ -101,5 +114,7 @@ _STEERING: dict[str, Callable[[Parsed, int, int, Context], Instruction]] = {
     "s_barrier": _barrier(1, 1), "s_barrier_signal": _barrier(1, 0), "s_barrier_wait": _barrier(0, 1),
     "s_getpc_b64": _jump(1, 0), "s_setpc_b64": _jump(0, 1), "s_swappc_b64": _jump(1, 1), "s_call_b64": _jump(1, 1),
     "s_getreg_b32": _mode, "s_setreg_b32": _mode, "s_setreg_imm32_b32": _mode, "s_denorm_mode": _mode_part(4), "s_round_mode": _mode_part(0),
+    "s_set_gpr_idx_on": _index(3, 1), "s_set_gpr_idx_off": _index(0, 0), "s_set_gpr_idx_idx": _index(1, 2), "s_set_gpr_idx_mode": _index(2, 2),
+    "s_movrels_b32": _relative(0, 1), "s_movrels_b64": _relative(0, 2), "s_movreld_b32": _relative(1, 1), "s_movreld_b64": _relative(1, 2),
     **{name: lambda parsed, pc, nbytes, context: instruction("clock", args=(8,), dst=register(parsed.operands[0], "s")) for name in ("s_memtime", "s_memrealtime")},
 }

@@ -44,10 +44,16 @@ maximum3_f32 f=fff  maximum(maximum(a, b), c)
 minimum3_f32 f=fff  minimum(minimum(a, b), c)
 maxmin_f32   f=fff  min_num(max_num(a, b), c)
 minmax_f32   f=fff  max_num(min_num(a, b), c)
+maximumminimum_f16 h=hhh  minimum(maximum(a, b), c)
+minimummaximum_f16 h=hhh  maximum(minimum(a, b), c)
 maximumminimum_f32 f=fff  minimum(maximum(a, b), c)
 minimummaximum_f32 f=fff  maximum(minimum(a, b), c)
 med3_f32     f=fff  med3(a, b, c)
 fma_f32      f=fff  fma_f32(a, b, c)
+fma_legacy_f32     f=fff  a == 0 || b == 0 ? c : fma_f32(a, b, c)
+fma_dx9_zero_f32   f=fff  a == 0 || b == 0 ? c : fma_f32(a, b, c)
+fmac_legacy_f32    f=ff   a == 0 || b == 0 ? d : fma_f32(a, b, d)
+fmac_dx9_zero_f32  f=ff   a == 0 || b == 0 ? d : fma_f32(a, b, d)
 fmaak_f32    f=fff  fma_f32(a, b, c)
 fmamk_f32    f=fff  fma_f32(a, b, c)
 fmac_f32     f=ff   fma_f32(a, b, d)
@@ -118,6 +124,8 @@ fmaak_f16    h=hhh  fma_odd(a, b, c)
 fmamk_f16    h=hhh  fma_odd(a, b, c)
 fmac_f16     h=hh   fma_odd(a, b, d)
 mad_f16      h=hhh  f16_of(f16_bits(a * b)) + c
+madak_f16    h=hhh  f16_of(f16_bits(a * b)) + c
+madmk_f16    h=hhh  f16_of(f16_bits(a * b)) + c
 mac_f16      h=hh   f16_of(f16_bits(a * b)) + d
 rcp_f16      h=h    1.0 / a
 rsq_f16      h=h    1.0 / __builtin_sqrt(a)
@@ -176,6 +184,15 @@ cvt_pk_u16_u32 u=uu (a > 0xffff ? 0xffff : a) | (b > 0xffff ? 0xffff : b) << 16
 cvt_pk_u8_f32 u=fuu (c & ~(255u << 8 * (b & 3))) | to_u8(a) << 8 * (b & 3)
 cvt_pknorm_i16_f32 u=ff to_i16(__builtin_rint((f64)med3(a, -1, 1) * 32767)) | to_i16(__builtin_rint((f64)med3(b, -1, 1) * 32767)) << 16
 cvt_pknorm_u16_f32 u=ff to_u16(__builtin_rint((f64)med3(a, 0, 1) * 65535)) | to_u16(__builtin_rint((f64)med3(b, 0, 1) * 65535)) << 16
+cvt_pk_f16_f32 u=ff f16_bits(a) | f16_bits(b) << 16
+cvt_norm_i16_f16 s=h to_i16(__builtin_rint(med3(a, -1, 1) * 32767))
+cvt_norm_u16_f16 s=h to_u16(__builtin_rint(med3(a, 0, 1) * 65535))
+cvt_pknorm_i16_f16 u=hh to_i16(__builtin_rint(med3(a, -1, 1) * 32767)) | to_i16(__builtin_rint(med3(b, -1, 1) * 32767)) << 16
+cvt_pknorm_u16_f16 u=hh to_u16(__builtin_rint(med3(a, 0, 1) * 65535)) | to_u16(__builtin_rint(med3(b, 0, 1) * 65535)) << 16
+cvt_off_f32_i4 f=u  (f32)signed_field((i64)(a & 15), 0, 4) / 16
+sat_pk_u8_i16 s=u   (u32)saturated((i16)a, 0, 255) | (u32)saturated((i16)(a >> 16), 0, 255) << 8
+ashr_pk_i8_i32 s=iiu ((u32)saturated(a >> (c & 31), -128, 127) & 255) | ((u32)saturated(b >> (c & 31), -128, 127) & 255) << 8
+ashr_pk_u8_i32 s=iiu (u32)saturated(a >> (c & 31), 0, 255) | (u32)saturated(b >> (c & 31), 0, 255) << 8
 pack_b32_f16 u=mm   a | b << 16
 
 add_nc_u32   u=uu   a + b
@@ -242,6 +259,9 @@ alignbit_b32 u=uuu  (u32)(((u64)a << 32 | b) >> (c & 31))
 alignbyte_b32 u=uuu (u32)(((u64)a << 32 | b) >> 8 * (c & 3))
 perm_b32     u=uuu  permuted(a, b, c)
 sad_u8       u=uuu  sad_u8(a, b) + c
+msad_u8      u=uuu  ({ u32 r = c; for (int q = 0; q < 32; q += 8) if (b >> q & 255) r += sad_u8(a >> q & 255, b >> q & 255); r; })
+sad_hi_u8    u=uuu  (sad_u8(a, b) << 16) + c
+lerp_u8      u=uuu  ({ u32 r = 0; for (int q = 0; q < 32; q += 8) r |= ((((a >> q & 255) + (b >> q & 255) + (c >> q & 1)) >> 1) & 255) << q; r; })
 sad_u16      u=uuu  ({ i32 x = (i32)(a & 0xffff) - (i32)(b & 0xffff), y = (i32)(a >> 16) - (i32)(b >> 16); (u32)((x < 0 ? -x : x) + (y < 0 ? -y : y)) + c; })
 sad_u32      u=uuu  (a > b ? a - b : b - a) + c
 max_u32      u=uu   a > b ? a : b
@@ -307,6 +327,10 @@ dot2c_f32_bf16   f=pp   dot2_bf16(a, b, d)
 dot2acc_f32_bf16 f=pp   dot2_bf16(a, b, d)
 dot2_f16_f16     h=pph  dot2_f16(a, b, (f32)c)
 dot2_bf16_bf16   b=ppb  dot2_bf16(a, b, (f32)c)
+dot4_f32_fp8_fp8 f=uuf  dot4_f8(a, b, c, 3, 3)
+dot4_f32_fp8_bf8 f=uuf  dot4_f8(a, b, c, 3, 2)
+dot4_f32_bf8_fp8 f=uuf  dot4_f8(a, b, c, 2, 3)
+dot4_f32_bf8_bf8 f=uuf  dot4_f8(a, b, c, 2, 2)
 dot2_i32_i16     i=uui  (i32)(dot(a, b, 16, 1, 1) + c)
 dot2c_i32_i16    i=uu   (i32)(dot(a, b, 16, 1, 1) + d)
 dot2_u32_u16     u=uuu  (u32)dot(a, b, 16, 0, 0) + c
@@ -358,7 +382,7 @@ ALIASES = (
     (r"^addc_co_u32$", "add_co_ci_u32"), (r"^subb_co_u32$", "sub_co_ci_u32"), (r"^subbrev_co_u32$", "subrev_co_ci_u32"),
     (r"^(max|min)_num_(f\d+)$", r"\1_\2"), (r"^(max|min)3_num_(f\d+)$", r"\g<1>3_\2"), (r"^(maxmin|minmax|med3)_num_(f\d+)$", r"\1_\2"),
     (r"^mad_co_([ui]64_[ui]32)$", r"mad_\1"), (r"^mad_(mix\w+)$", r"fma_\1"), (r"^(lshlrev|lshrrev|ashrrev)_([bi]64)$", r"\1_\2"),
-    (r"^cvt_pk_rtz_f16_f32$", "cvt_pkrtz_f16_f32"), (r"^cvt_pk_norm_([iu]16)_f32$", r"cvt_pknorm_\1_f32"),
+    (r"^cvt_pk_rtz_f16_f32$", "cvt_pkrtz_f16_f32"), (r"^cvt_pk_norm_([iu]16_f(16|32))$", r"cvt_pknorm_\1"),
     (r"^dot4_i32_i8_iu8$", "dot4_i32_iu8"), (r"^mad_legacy_(\w+)$", r"mad_\1"),
 )
 
