@@ -9,10 +9,11 @@ from gpu_device import rocm as rocm
 from test_cpu_products import CASES, EPS, arrays_of, chains, error_bound, product_graph, viewed
 from test_packed_kernels import BOUND, KINDS, ROWS, depth_of, size, weights
 
-from rlxpy import Builder, CompileOptions, DType, compile, sym
+from rlxpy import Builder, CompileOptions, DType, Op, compile, sym
 from rlxpy.backends.cpu.blocks import BLOCKS
 from rlxpy.backends.gpu.sim import Simulation
 from rlxpy.ir.encoding import encoding
+from rlxpy.tools.cases import samples
 
 Array = np.ndarray[Any, Any]
 DEBUG = CompileOptions(debug=True)
@@ -137,3 +138,11 @@ def test_epilogues_of_packed_weights() -> None:
             assert kernels_of(f) >= {"gpu/fused.qgated_mlp", "gpu/fused.qgated_mlp.few", "gpu/fused.qmatmul", "gpu/fused.qmatmul.few"}
     for got, want in zip(*results, strict=True):
         np.testing.assert_allclose(got, want, rtol=0, atol=2e-6 * np.abs(want).max())
+
+
+def test_a_vector_times_packed_weights_is_no_matrix() -> None:
+    (sample,) = (s for s in samples(Op.QMATMUL, frozenset({DType.F32})) if len(s.case.shapes[0]) == 1)
+    arrays = sample.arrays()
+    f = compile(sample.graph(), device="rocm", options=DEBUG)
+    assert "gpu/qmatmul" not in kernels_of(f)
+    np.testing.assert_allclose(f(*arrays), sample.reference(arrays)[0], rtol=1e-5, atol=1e-5)

@@ -81,13 +81,13 @@ def _products() -> Iterator[KernelRow]:
     """Of numbers and of packed weights, alone and with their epilogue; few rows before many."""
     number, single, inside = Constraint("out.dtype", "IN", NUMBERS), Constraint("out.dtype", "EQ", "f32"), Constraint("body.dtypes", "WITHIN", NUMBERS)
     plain, stored = Constraint("body.ops", "HAS", "matmul"), Constraint("qmatmul.encoding", "IN", blocks.BLOCKS)
-    few = Constraint("out.shape[-2]", "LE", matmul.FEW)
+    rows, few = Constraint("out.rank", "GE", 2), Constraint("out.shape[-2]", "LE", matmul.FEW)
     kinds = ("matmul", "gated_mlp")
     asked = ((Op.MATMUL, "matmul", "", (number,)), *((Op.FUSED, f"fused.{k}", k, (inside, plain)) for k in kinds),
              (Op.QMATMUL, "qmatmul", "", (single, Constraint("attrs.encoding", "IN", blocks.BLOCKS))), *((Op.FUSED, f"fused.q{k}", k, (single, stored)) for k in kinds))
     for op, name, kind, constraints in asked:
-        yield KernelRow(f"{name}.few", op, matmul.few_or_tiles, kind=kind, constraints=(*constraints, few), priority=2, doc="lanes along the depth of a column")
-        yield KernelRow(name, op, matmul.emit_tiles, kind=kind, constraints=constraints, doc="tiles of sums in registers")
+        yield KernelRow(f"{name}.few", op, matmul.few_or_tiles, kind=kind, constraints=(*constraints, rows, few), priority=2, doc="lanes along the depth of a column")
+        yield KernelRow(name, op, matmul.emit_tiles, kind=kind, constraints=(*constraints, rows), doc="tiles of sums in registers")
 
 
 def _attention() -> Iterator[KernelRow]:
