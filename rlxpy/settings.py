@@ -67,6 +67,7 @@ SETTINGS: dict[str, Setting] = {s.name: s for s in (
     Setting("cache", _folder, "", "folder for downloaded models and compiled code; empty is rlxpy below the user's cache folder", "settings.override(cache=...)"),
     Setting("kernels", _names, "", "kernel libraries in order of preference; empty is every library, the reference last", "CompileOptions(kernels=)"),
     Setting("force_row", _names, "", "kernel rows (cpu/matmul) that alone may run their op: what else would have won is passed over", "rlxpy.force_row(...)"),
+    Setting("tune", _names, "", "points of kernels' tunables: cpu/matmul:row_block=48 pins one, off keeps the defaults; empty is what `rlx tune` kept", "CompileOptions(tune=)"),
     Setting("numerics", str.strip, "highest", "how exact f32 products are: highest, high, medium or low", "CompileOptions(numerics=)"),
     Setting("quantiser", str.strip, "rtn", "who chooses the numbers of weights that are packed at load, with its options: acme.search:steps=9", "Rounded(quantiser=)"),
     Setting("cc", str.strip, "", "C compiler: a name, a path or a command line; empty is the first of cc, gcc, clang, ziglang that works", "settings.override(cc=...)"),

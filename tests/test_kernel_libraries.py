@@ -575,6 +575,7 @@ def test_a_row_that_is_merely_close_is_caught_in_debug_mode(device: str) -> None
 LIKE_NONE = {
     "an op as text": ({"op": "exp"}, "its op is 'exp'"), "no function": ({"launch": 3}, "its launch is 3"),
     "no name": ({"name": ""}, "its name is ''"), "a constraint as text": ({"constraints": ("x EQ 3",)}, "its constraints"), "a priority as text": ({"priority": "high"}, "its priority"),
+    "a call that is a shape": ({"opd_shapes": ((3, 128),)}, "its opd_shapes"),
     "one constraint": ({"constraints": Constraint("out.dtype", "EQ", "f32")}, "its constraints"), "args as text": ({"args": "xy"}, "its args"),
     "a hook as a number": ({"scratch_nbytes": 64}, "its scratch_nbytes"),
     "a point that cannot be judged": ({"tune_valid": lambda point: 1 // 0}, "its tune_valid failed"),

@@ -18,6 +18,7 @@ from rlxpy import Builder, CompileOptions, DType, Graph, Op, compile, cond, scan
 from rlxpy.compiler.session import lower
 from rlxpy.errors import InputError, LegaliseError
 from rlxpy.extend import Attrs, OpExtension, OpRow, declare_op, register_cpu_kernel, register_op, registry
+from rlxpy.ir.dtypes import dtype
 from rlxpy.ir.encoding import encoding
 from rlxpy.ir.quantize import quantize
 from rlxpy.targets.c99.filescope import declared
@@ -27,7 +28,8 @@ from rlxpy.targets.projects import record, write
 from rlxpy.tools.equivalence import random_params
 
 needs_compiler = pytest.mark.skipif(isinstance(reason, str), reason=f"no C compiler: {reason}")
-WITHOUT = {Op.QUANTIZE, Op.FFT, Op.IFFT, Op.RFFT, Op.IRFFT}  # nothing simpler to lower them to
+COMPLEX = {Op.FFT, Op.IFFT, Op.RFFT, Op.IRFFT}  # C99's _Complex is optional, and nothing simpler says them
+WITHOUT = {Op.QUANTIZE} | COMPLEX  # the first to q8_0 alone
 AT_ONCE = 150  # calls in one graph
 SAFE = "-O1 -fsanitize=address,undefined -fno-sanitize-recover=all"
 
@@ -42,7 +44,7 @@ def written(s: Sample) -> bool:
 
 def calls(dtype: DType) -> list[Sample]:
     """Of every op that calculates in a type; every case in f32."""
-    return [s for op in OPS if op not in WITHOUT for s in islice(samples(op, frozenset({dtype})), None if dtype is DType.F32 else 3) if written(s)]
+    return [s for op in OPS if op not in COMPLEX for s in islice(samples(op, frozenset({dtype})), None if dtype is DType.F32 else 3) if written(s)]
 
 
 def groups() -> Iterator[tuple[DType, int]]:
@@ -104,6 +106,28 @@ def test_every_encoding_that_is_written_decodes_bit_for_bit(tmp_path: Path) -> N
         np.testing.assert_array_equal(found, want, WRITTEN[k // 2])
     np.testing.assert_allclose(got[-1], x[..., ::-1] @ encoding("q4_1").decode((finite,), 64).T, rtol=1e-4, atol=1e-4)
     assert {"q8_0", "q4_1", "q4_k", "q6_k", "mxfp4"} <= set(WRITTEN)
+
+
+@needs_compiler
+def test_what_is_packed_is_what_the_quantiser_packs_bit_for_bit(tmp_path: Path) -> None:
+    """Zeros, numbers beyond what a scale can be, NaN and infinity, halves on both sides; narrow types, and rows as a view."""
+    rng = np.random.default_rng(1)
+    x = np.concatenate([rng.normal(size=(3, 4, 64)), np.zeros((1, 4, 64)), rng.normal(size=(1, 4, 64)) * 1e36, rng.normal(size=(1, 4, 64)) * 1e-6]).astype(np.float32)
+    x[0, 0, 5], x[0, 1, 40], x[1, 2, 0] = np.nan, np.inf, -np.inf
+    x[2, 0, :32] = np.arange(-16, 16) * np.float32(0.5) * 127 / 16
+    b, given, outputs, wants = Builder("packing"), list[Any](), list[Any](), list[Any]()
+    for name in ("f32", "f16", "bf16"):
+        with np.errstate(over="ignore"):
+            narrow = x.astype(dtype(name).numpy) if name != "f32" else x
+        value = b.input(name, x.shape, name)
+        given.append(narrow)
+        for out, array in ((value, narrow), (value.reverse(axes=(1, 2)), narrow[:, ::-1, ::-1]), (value.transpose(perm=(1, 0, 2)), narrow.transpose(1, 0, 2))):
+            outputs.append(out.quantize(encoding="q8_0"))
+            wants.append(quantize(array.astype(np.float32), "q8_0", finite=False)[0])
+    run = project(b.finish(*outputs), tmp_path)
+    for _ in range(2):
+        for found, want in zip(run.run(*given), wants, strict=True):
+            np.testing.assert_array_equal(found, want)
 
 
 # ---- whole graphs

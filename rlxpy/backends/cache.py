@@ -51,6 +51,18 @@ def kept(part: str, key: str, suffix: str, make: Make, *, runs: bool = False) ->
     return target
 
 
+def publish(part: str, name: str, content: bytes) -> Path:
+    """A small file of this name, in the place of one before it, by one rename.  Raises OSError where the cache cannot be written."""
+    home = cache_home() / part
+    _prepare(home)
+    scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=home))
+    try:
+        (scratch / name).write_bytes(content)
+        return (scratch / name).replace(home / name)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
 def _whole(entry: Path, suffix: str) -> Path | None:
     """An entry's file whose content has the digest in its name; what is damaged is removed."""
     try:

@@ -83,14 +83,14 @@ def _cases(made: Bench, sizes: list[str] | None, device: str | None, threads: st
     from rlxpy.settings import setting
     from rlxpy.tools.bench import Case, default_sizes
 
-    given = [_sizes(text) for text in sizes] if sizes else default_sizes(made.graph)
+    given = [sizes_of(text) for text in sizes] if sizes else default_sizes(made.graph)
     devices = device_names(device) or tuple(d for d in setting("device") if d != "auto") or ("cpu",)
     counts = [_count(t) for t in threads.split(",")] if threads else sorted({1, available_cpus()})
     exact = numerics or setting("numerics")
     return [Case(s, d, t, exact) for s in given for d in devices for t in (counts if d == "cpu" else [1])]
 
 
-def _sizes(text: str) -> dict[str, int]:
+def sizes_of(text: str) -> dict[str, int]:
     try:
         return {name.strip(): int(value) for name, _, value in (part.partition("=") for part in text.split(",") if part.strip())}
     except ValueError:

@@ -18,6 +18,7 @@ cache = group("cache", "Show or empty the cache.")
 class Part(Enum):
     models = "models"
     code = "code"
+    tune = "tune"
 
     @property
     def folder(self) -> Path:
@@ -51,13 +52,13 @@ def clear(part: Annotated[Part | None, typer.Argument(help="Only this part.")] =
     freed = {}
     for each in chosen:
         before = store.folder_nbytes(each.folder)
-        store.clear() if each is Part.models else _clear_code(each.folder)
+        store.clear() if each is Part.models else _clear(each.folder)
         freed[each.value] = before - store.folder_nbytes(each.folder)
     show({"freed_nbytes": freed}, "\n".join(f"freed {size(nbytes)} of {name}" for name, nbytes in freed.items()), as_json)
 
 
-def _clear_code(folder: Path) -> None:
-    """Compiled code goes as a whole, if its folder carries the tag of bford.info/cachedir: RLX_CACHE may point anywhere."""
+def _clear(folder: Path) -> None:
+    """Compiled code and tunings go as a whole, if its folder carries the tag of bford.info/cachedir: RLX_CACHE may point anywhere."""
     import shutil
 
     if not folder.exists():

@@ -29,6 +29,8 @@ class CompileOptions:
     kernels              kernel libraries to use, in this order; empty is the backend's own order; None given, RLX_KERNELS
     force_row            kernel rows by name, "cpu/matmul", that alone may run their op; it is not fused then.  LegaliseError tells why one
                          cannot; None given, RLX_FORCE_ROW
+    tune                 points of tunables: "cpu/matmul:row_block=48" pins one, "off" keeps the defaults; else those that `rlx tune` kept here.
+                         None given, RLX_TUNE
     debug                check the plan, poison the arena before each run; None follows RLX_DEBUG
     assert_fusion_clean  raise FusionError on a near miss"""
 
@@ -37,6 +39,7 @@ class CompileOptions:
     numerics: str = field(default_factory=lambda: str(settings.setting("numerics")))
     kernels: tuple[str, ...] = field(default_factory=lambda: tuple(settings.setting("kernels")))
     force_row: tuple[str, ...] = field(default_factory=lambda: tuple(settings.setting("force_row")))
+    tune: tuple[str, ...] = field(default_factory=lambda: tuple(settings.setting("tune")))
     debug: bool | None = None
     assert_fusion_clean: bool = False
 
@@ -50,7 +53,8 @@ class CompileOptions:
             flag = getattr(self, name)
             if not isinstance(flag, bool) and not (flag is None and name == "debug"):
                 raise InputError(f"{name}={flag!r}", why=f"{type(flag).__name__} is not True or False", fix=f"CompileOptions({name}=True)")
-        for name, what, example in (("kernels", "library names", ("mine", "builtin")), ("force_row", "names of rows", ("cpu/matmul",))):
+        for name, what, example in (("kernels", "library names", ("mine", "builtin")), ("force_row", "names of rows", ("cpu/matmul",)),
+                                    ("tune", "pins", ("cpu/matmul:row_block=48",))):
             given: Any = getattr(self, name)
             if not isinstance(given, (tuple, list)) or not all(isinstance(k, str) for k in given):
                 raise InputError(f"{name}={given!r}", why=f"{type(given).__name__} is not a tuple of {what}", fix=f"CompileOptions({name}={example})")

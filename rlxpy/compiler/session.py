@@ -16,6 +16,7 @@ from rlxpy.compiler.devices import choose
 from rlxpy.compiler.hoist import Hoisted, fits_dense, hoist, unpack_weights
 from rlxpy.compiler.options import CompileOptions
 from rlxpy.compiler.relayout import Relaid, lay_out
+from rlxpy.compiler.tuned import state as tuned_state, tuned
 from rlxpy.errors import CompileError, InputError, RlxError
 from rlxpy.extend.backend import BackendSpec, ExecutableGraph, Tiered, remembering
 from rlxpy.extend.libraries import registered_libraries
@@ -96,7 +97,7 @@ class Session:
 
     def _lowered(self, graph: Graph, watch: Watch | None) -> tuple[Lowered, BackendSpec]:
         registries = registered(), tuple(registered_ops().values()), registered_libraries(), tuple(registered_encodings().values())
-        key = (graph, tuple(n.loc for n in graph), self.options, self.options.checks, registries)
+        key = (graph, tuple(n.loc for n in graph), self.options, self.options.checks, registries, tuned_state())
         with self._lock:
             if key in self._plans and watch is None and settings.setting("dump") is None:
                 return self._plans[key]
@@ -146,7 +147,7 @@ def lower(graph: Graph, spec: BackendSpec, options: CompileOptions, watch: Watch
         assert_fusion_clean(report)
     graph, relaid = lay_out(graph, spec, hoisted)
     weights: tuple[Hoisted | Relaid, ...] = (*hoisted, *relaid)
-    plan, read = make_plan(graph, spec), {n.name for n in graph.params}
+    plan, read = tuned(make_plan(graph, spec), spec, options.tune), {n.name for n in graph.params}
     for row in set(options.force_row) - {c.name for s in plan.every_step for c in s.choice.every}:
         note_once(f"{row} is asked for and runs nothing of graph {graph.name}")
     return (check_plan(plan, spec.align_nbytes) if options.checks else plan), tuple(h for h in weights if h.name in read), report

@@ -162,7 +162,8 @@ class Choice:
     """How a node will run.  tier: "kernel" (a row), "native" (the backend's own generator) or "host" (staged through NumPy).
 
     params  what the winner's constraints say of derived parameters, and its point of the tunables: in attrs at the launch
-    bands   sizes for which another row is better; the first that holds them counts"""
+    bands   sizes for which another row is better; the first that holds them counts
+    source  where its point of the tunables comes from, "" for the defaults"""
 
     row: KernelRow | None
     library: str = ""
@@ -170,6 +171,7 @@ class Choice:
     lost: tuple[tuple[str, str], ...] = ()  # (row, the first constraint that refused it, or what it lost to)
     params: tuple[tuple[str, Any], ...] = ()
     bands: tuple[tuple[When, Choice], ...] = ()
+    source: str = ""
 
     @property
     def name(self) -> str:

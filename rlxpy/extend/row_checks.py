@@ -36,6 +36,7 @@ ROW: dict[str, tuple[Fits, str]] = {
     "args": (_every(str), "a tuple of names"), "kind": (lambda v: isinstance(v, str), "a name"), "constraints": (_every(Constraint), "a tuple of Constraints"),
     "domain": (_text, "'host' or the name of a device"), "priority": (lambda v: isinstance(v, int), "a whole number"),
     **dict.fromkeys(("scratch_nbytes", "init", "fini", "replaces", "tune_valid", "describe"), (_hook, "a function")),
+    "opd_shapes": (lambda v: _every(tuple)(v) and all(_every(tuple)(call) and all(_every(int)(shape) for shape in call) for call in v), "a tuple of calls, each a tuple of shapes"),
 }
 
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from rlxpy.extend.backend import BackendSpec
 from rlxpy.extend.bands import bands, within
@@ -82,10 +83,12 @@ def _nodes(plan: Plan, spec: BackendSpec, inside: str) -> Iterator[NodeSelection
 
 
 def _decisions(graph: Graph, step: Step, spec: BackendSpec) -> Iterator[Decision]:
-    found = bands(spec.kernels, graph, step.node, spec.facts, spec.resolve) if step.choice.bands else ()
-    for when in [b.when for b in found] or [()]:
+    measured = [(when, c) for when, c in step.choice.bands if c.source]
+    choice = replace(step.choice, bands=tuple(b for b in step.choice.bands if b not in measured))
+    found = bands(spec.kernels, graph, step.node, spec.facts, spec.resolve) if choice.bands else ()
+    rest = [(b.when, choice.at({name: lo for name, lo, _ in b.when})) for b in found] or [((), choice)]
+    for when, choice in (*measured, *rest):
         here, node = within(graph, step.node, when) if when else (graph, step.node)
-        choice = step.choice.at({name: lo for name, lo, _ in when}) if when else step.choice
         trials = list(spec.kernels.trials(here, node, spec.facts))
         lost = tuple((t.name, t.refusal or f"{choice.name} comes first") for t in trials if t.name != choice.name)
         yield Decision(when, choice.name, choice.tier, _does(graph, step, choice), lost)
@@ -96,4 +99,4 @@ def _does(graph: Graph, step: Step, choice: Choice) -> str:
     if row is None:
         return ""
     params = ", ".join(f"{k} = {v}" for k, v in choice.params)
-    return "; ".join(filter(None, (ask(row.name, "describe", row.describe, graph, step.node) if row.describe else row.doc, params)))
+    return "; ".join(filter(None, (ask(row.name, "describe", row.describe, graph, step.node) if row.describe else row.doc, params, choice.source)))

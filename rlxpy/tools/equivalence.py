@@ -10,6 +10,7 @@ import numpy as np
 from rlxpy.compiler.options import CompileOptions
 from rlxpy.compiler.session import compile
 from rlxpy.errors import IndexOutOfRange, InputError, RlxError
+from rlxpy.extend.libraries import BUILTIN
 from rlxpy.frozen import dataclass
 from rlxpy.ir.dims import Symbol
 from rlxpy.ir.dtypes import Array, DType
@@ -46,7 +47,7 @@ def compare(before: Graph, after: Graph, device: str | tuple[str, ...] = "refere
     sizes = some_sizes(before, rng)
     params = dict(_params(before, sizes, rng))
     plain = CompileOptions(optimise=False, debug=True)
-    first = compile(before, params, device="reference", options=replace(plain, kernels=(), force_row=()))
+    first = compile(before, params, device="reference", options=replace(plain, kernels=(BUILTIN,), force_row=()))
     second = compile(after, {n.name: params[n.name] for n in after.params}, device=device, options=plain, wait=True)
     inputs, wanted = accepted_inputs(first, before, sizes, rng)
     got = [_outputs(second.run(inputs, sizes=sizes)) for _ in range(RUNS)]

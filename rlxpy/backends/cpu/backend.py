@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from rlxpy.backends.cpu.compilers import Compiler, find_compiler
-from rlxpy.backends.cpu.isa import Isa, detect
+from rlxpy.backends.cpu.isa import Isa, detect, processor
 from rlxpy.backends.custom import extension_row, own_kernel
 from rlxpy.backends.host import FUSED_KINDS, LIBRARY
 from rlxpy.backends.templates import read, render
@@ -27,11 +27,12 @@ if TYPE_CHECKING:
 
 
 @cache
-def _spec(isa: Isa) -> BackendSpec:
+def _spec(isa: Isa, compiler: str) -> BackendSpec:
     from rlxpy.backends.cpu.control import refusal
     from rlxpy.backends.cpu.library import library
 
-    kernels, facts = KernelSearchPath((library(isa),)), {"isa": isa.name, "features": tuple(sorted(isa.features))}
+    kernels = KernelSearchPath((library(isa),))
+    facts = {"isa": isa.name, "features": tuple(sorted(isa.features)), "processor": processor(), "compiler": compiler}
     return BackendSpec(Device("cpu"), kernels, refusal, fuses=frozenset({*FUSED_KINDS, "attention"}), host=KernelSearchPath((LIBRARY,)), staged=extension_row, extensions=own_kernel,
                        facts=facts, domain="cpu", bands=True)
 
@@ -49,7 +50,8 @@ class Cpu:
 
     @property
     def spec(self) -> BackendSpec:
-        return _spec(self.isa)
+        compiler = find_compiler()
+        return _spec(self.isa, compiler.text if isinstance(compiler, Compiler) else "none")
 
     def missing(self) -> str | None:
         found = find_compiler()

@@ -110,13 +110,25 @@ def detect() -> Isa:
 @cache
 def cpu_flags() -> frozenset[str]:
     """Feature bits that the CPU has and the operating system has switched on; empty where nobody tells."""
-    try:
-        words = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
-    except OSError:
-        words = _sysctl_lines() if platform.system() == "Darwin" else []
+    words = _cpuinfo() or (_sysctl_lines() if platform.system() == "Darwin" else ())
     first = next((line for line in words if line.partition(":")[0].strip() in ("flags", "Features")), "")
     found = frozenset(first.partition(":")[2].split())
     return found if _may_use_tiles(found) else found - _AMX
+
+
+@cache
+def processor() -> str:
+    """What the CPU calls itself, as far as the system tells."""
+    named = (line.partition(":")[2].strip() for line in _cpuinfo() if line.partition(":")[0].strip() == "model name")
+    return next(named, platform.processor() or platform.machine())
+
+
+@cache
+def _cpuinfo() -> tuple[str, ...]:
+    try:
+        return tuple(Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines())
+    except OSError:
+        return ()
 
 
 def _may_use_tiles(has: Set[str]) -> bool:

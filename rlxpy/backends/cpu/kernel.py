@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import field
+from typing import Any
 
 from rlxpy.backends.cpu import ctext
 from rlxpy.backends.cpu.packing import Packed
@@ -40,6 +42,7 @@ class Site:
     outs: tuple[Operand, ...]
     scratch: str = ""  # C for the memory that the row's scratch_nbytes asked for, shared by all tasks and stages of the step
     scratch_nbytes: int = 0
+    params: Mapping[str, Any] = field(default_factory=dict)  # what selection found: derived parameters, a point of the tunables
 
     @property
     def out(self) -> Operand:
@@ -120,6 +123,7 @@ def operand(plan: Plan, ref: Ref, at: Addresses) -> Operand:
 
 def site_of(plan: Plan, step: Step, at: Addresses) -> Site:
     ins, outs = (tuple(operand(plan, r, at) for r in refs) for refs in (step.node.inputs, step.node.refs))
+    params = dict(step.choice.params)
     if step.scratch < 0:
-        return Site(step.node, ins, outs)
-    return Site(step.node, ins, outs, at.of(plan, step.scratch), plan.buffers[step.scratch].nbytes)
+        return Site(step.node, ins, outs, params=params)
+    return Site(step.node, ins, outs, at.of(plan, step.scratch), plan.buffers[step.scratch].nbytes, params)

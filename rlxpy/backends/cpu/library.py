@@ -61,9 +61,9 @@ def library(isa: Isa) -> KernelLibrary:
         *(KernelRow(op.text, op, reduction.emit, constraints=(number,)) for op in folds.OPERATOR),
         *_amx_rows(),
         *_amx_packed_rows(isa),
-        KernelRow("matmul", Op.MATMUL, product, constraints=(number,), scratch_nbytes=panels, doc="register tiles, plain loops for integers"),
+        KernelRow("matmul", Op.MATMUL, product, constraints=(number,), scratch_nbytes=panels, tunables=(matmul.ROW_BLOCK,), doc="register tiles, plain loops for integers"),
         *(KernelRow(f"fused.{kind}", Op.FUSED, product, kind=kind, constraints=(inside, Constraint("body.ops", "HAS", "matmul")),
-                    scratch_nbytes=panels, doc="products and their epilogue")
+                    scratch_nbytes=panels, tunables=(matmul.ROW_BLOCK,), doc="products and their epilogue")
           for kind in ("matmul", "gated_mlp")),
         *(KernelRow(f"fused.q{kind}", Op.FUSED, packed, kind=kind, constraints=(single, Constraint("qmatmul.encoding", "IN", blocks.BLOCKS)),
                     doc="products with packed weights and their epilogue") for kind in ("matmul", "gated_mlp")),

@@ -12,6 +12,7 @@ from rlxpy.backends.cpu.packing import Form, Packed, Panels
 from rlxpy.backends.cpu.products import Products, batch_offset, epilogue, products, walk
 from rlxpy.backends.memory import ALIGN_NBYTES
 from rlxpy.backends.templates import render
+from rlxpy.extend.kernels import Tunable
 from rlxpy.frozen import dataclass
 from rlxpy.ir.attrs import Fused
 from rlxpy.ir.dims import Shape, product, upper
@@ -21,7 +22,7 @@ from rlxpy.ir.layout import row_major
 from rlxpy.ir.op import Op
 from rlxpy.ir.types import TensorType
 
-ROW_BLOCK = 96         # rows of the left operand that stay in the first caches while a panel passes
+ROW_BLOCK = Tunable("row_block", (24, 48, 96, 192, 384), 96)  # rows of the left operand that stay in the first caches while a panel passes
 GROUP_NUMEL = 1 << 15  # columns x depth of the panels one task reads
 FEW_ROWS = 2           # up to here a right operand that is used once is cheaper to read where it lies than to pack
 PLAIN_COLUMNS = 64     # sums side by side in the first cache
@@ -177,7 +178,8 @@ def _tiled(site: Site, tile: Tile, p: Products, left: Operand, rights: tuple[str
     parts = epilogue(site, p.body, p.nodes, lambda k: f"c{k}[i*step*{wide} + jj]")
     operands = (left, *parts.operands)
     rows, columns, depth = ctext.dim(w.rows), ctext.dim(p.columns), ctext.dim(p.depth)
-    block = ROW_BLOCK - ROW_BLOCK % tile.rows
+    asked = site.params.get(ROW_BLOCK.name, ROW_BLOCK.default)  # convolutions have no point of their own
+    block = asked - asked % tile.rows
     text = render("cpu/matmul.c.j2", T=tile.kept.text, A=ctext.storage(tile.sums), C=ctext.storage(tile.kept), M=rows, N=columns, K=depth, MR=tile.rows, NR=wide, MC=block,
                   lda=ctext.dim(w.row_step), a_step=ctext.dim(w.depth_step), products=len(p.nodes), batch=w.indices,
                   at=[batch_offset(w, k) for k in range(1 + len(p.nodes))], row=parts.row, inner=parts.inner)

@@ -4,13 +4,14 @@ from __future__ import annotations
 from math import lcm
 
 from rlxpy.backends.cpu import ctext
+from rlxpy.backends.cpu.encode import ENCODING
 from rlxpy.backends.cpu.kernel import Operand, Site
 from rlxpy.backends.cpu.loops import aligned, index, nest
 from rlxpy.ir.dtypes import DType
 from rlxpy.ir.encoding import ENCODINGS, Encoding, encoding
 from rlxpy.ir.encoding.field import Field, Piece
 from rlxpy.ir.layout import row_major
-from rlxpy.targets.c99.text import Function, at, function, indented, literal, loops
+from rlxpy.targets.c99.text import Function, at, function, indented, literal, loops, read
 
 # one plane of whole records, each element on its own
 WRITTEN = tuple(name for name, e in ENCODINGS.items() if e.is_packed and len(e.stored) == 1 and e.stored[0].rows == 1 and not e.transform and all(f.span == 1 for f in e.fields))
@@ -90,3 +91,18 @@ def qmatmul(site: Site) -> tuple[Function, ...]:
             f"  for (i64 r = 0; r < {depth}/{columns}; r++) {{", f"    const u8 *record = x1 + o*{ctext.dim(w.layout.strides[0])} + r*{record};", f"    f32 value[{columns}];",
             *indented([*decode, *add], 2), "  }", "}"]
     return (function(site, body),)
+
+
+def quantize(site: Site) -> tuple[Function, ...]:
+    """Rows to q8_0: an f16 scale and 32 signed bytes a block, as `rlxpy/ir/quantize.py` rounds them."""
+    (x,), out, e = site.ins, site.out, encoding(ENCODING)
+    rows = nest(x.shape[:-1], (x.layout.strides[:-1], row_major(out.shape).strides[:-1]))
+    element = index(x.layout.strides[-1], f"(k*{e.block} + j)")
+    row = [f"for (i64 k = 0; k < {ctext.dim(x.shape[-1])}/{e.block}; k++) {{", f"  u8 *q = y + {at(rows.strides[1])} + k*{e.block_nbytes};", f"  f32 v[{e.block}], most = 0;", "  int lost = 0;",
+           f"  for (i64 j = 0; j < {e.block}; j++) {{", f"    v[j] = {read(x, 'x0', f'{at(rows.strides[0])} + {element}')};", "    lost = lost || !rlx_isfinite_f32(v[j]);",
+           "    most = fabsf(v[j]) > most ? fabsf(v[j]) : most;", "  }", "  const f32 step = rlx_minimum_f32(most/127, 65504), inverse = 1/step;",
+           "  const u16 scale = lost ? 0x7e00 : rlx_store_f16(step);  /* a block with NaN or infinity is NaN */",
+           "  const f32 factor = !lost && scale != 0 && rlx_isfinite_f32(inverse) ? inverse : 0;", "  q[0] = (u8)scale;", "  q[1] = (u8)(scale >> 8);",
+           f"  for (i64 j = 0; j < {e.block}; j++) {{", "    const f32 a = lost ? 0 : v[j]*factor, whole = truncf(a), code = whole + truncf(2*(a - whole));  /* halves away from zero */",
+           "    q[2 + j] = (u8)(i8)(code > 127 ? 127 : code < -127 ? -127 : code);", "  }", "}"]
+    return (function(site, loops(rows.sizes, row)),)
