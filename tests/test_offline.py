@@ -8,6 +8,7 @@ import pytest
 from sim_device import VADD, needs_clang, needs_simulation
 
 from rlxpy import settings
+from rlxpy.backends.cpu import compilers
 from rlxpy.backends.gpu import offline
 from rlxpy.backends.gpu.codeobject import read
 from rlxpy.backends.gpu.offline import ARCHS, HIPRTC_ARCHS, compile_hip, compile_hiprtc, hiprtc_library
@@ -95,7 +96,7 @@ def test_the_same_source_is_compiled_once(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_where_nothing_compiles_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(offline, "_zig", lambda: None)
+    monkeypatch.setattr(compilers, "zig", lambda: None)
     with pytest.raises(BackendMissing, match="apt-get install clang-22"):
         compile_hip(VADD, "gfx1100")
     monkeypatch.setattr(offline, "hiprtc_library", lambda: None)

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
@@ -43,11 +44,11 @@ def _find(named: str, path: str) -> Compiler | str:
     if named:
         found = _named(named)
         return found if isinstance(found, Compiler) else f"RLX_CC={named!r} is of no use: {found}"
-    zig = _zig()
-    places = {**{name: shutil.which(name, path=path) for name in NAMES}, "the ziglang package": zig}
+    wheel = zig()
+    places = {**{name: shutil.which(name, path=path) for name in NAMES}, "the ziglang package": wheel}
     reasons = [f"not found: {', '.join(absent)}"] if (absent := [name for name, place in places.items() if not place]) else []
     for place in filter(None, places.values()):
-        found = probe((place, "cc") if place == zig else (place,))
+        found = probe((place, "cc") if place == wheel else (place,))
         if isinstance(found, Compiler):
             return found
         reasons.append(found)
@@ -65,11 +66,19 @@ def _named(text: str) -> Compiler | str:
     return probe(words) if words else "it is empty"
 
 
-def _zig() -> str | None:
+def zig() -> str | None:
     """The program inside the ziglang wheel."""
     spec = find_spec("ziglang")
     folders = list(spec.submodule_search_locations or ()) if spec else []
     return next((found for folder in folders if (found := shutil.which("zig", path=folder))), None)
+
+
+def first(names: Iterable[str], path: str, inside_zig: str) -> Compiler | None:
+    """The first of these programs that works, at last the one that the ziglang package has under this name."""
+    programs = [(place,) for name in names if (place := shutil.which(name, path=path))]
+    wheel = zig()
+    found = (probe(p) for p in (*programs, *([(wheel, inside_zig)] if wheel else [])))
+    return next((c for c in found if isinstance(c, Compiler)), None)
 
 
 def probe(argv: tuple[str, ...]) -> Compiler | str:

@@ -5,17 +5,15 @@ import ctypes
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from ctypes.util import find_library
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 
 from rlxpy.backends.cache import kept
-from rlxpy.backends.cpu.compilers import Compiler, probe, run
+from rlxpy.backends.cpu.compilers import Compiler, first, run
 from rlxpy.backends.gpu.listing import numbered
 from rlxpy.backends.templates import folder, read
 from rlxpy.errors import BackendMissing, CompileError
@@ -39,15 +37,7 @@ def device_compiler() -> Compiler | str:
 
 @cache
 def _find(path: str) -> Compiler | str:
-    found = next((probe((place,)) for name in CLANGS if (place := shutil.which(name, path=path))), None) or _zig()
-    return found if found else f"no clang that compiles for AMD's GPUs ({', '.join(CLANGS)}): apt-get install clang-22 lld-22, or pip install 'rlxpy[cc]'"
-
-
-def _zig() -> Compiler | str | None:
-    """The clang inside the ziglang wheel, which a sub-command of its program is."""
-    spec = find_spec("ziglang")
-    place = next((p for f in (spec.submodule_search_locations or ()) if (p := shutil.which("zig", path=f))), None) if spec else None
-    return probe((place, "clang")) if place else None
+    return first(CLANGS, path, "clang") or f"no clang that compiles for AMD's GPUs ({', '.join(CLANGS)}): apt-get install clang-22 lld-22, or pip install 'rlxpy[cc]'"
 
 
 def compile_hip(source: str, arch: str, options: Sequence[str] = FLAGS) -> bytes:

@@ -5,14 +5,13 @@ import hashlib
 import json
 import os
 import platform
-import shutil
 import subprocess
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 from rlxpy.backends.cache import kept
-from rlxpy.backends.cpu.compilers import Compiler, find_compiler, probe, run
+from rlxpy.backends.cpu.compilers import Compiler, first, run
 from rlxpy.backends.cpu.isa import detect
 from rlxpy.backends.gpu.offline import HEADER, device_compiler
 from rlxpy.backends.templates import folder, read
@@ -29,7 +28,7 @@ LIBRARIES = {"libamdhip64.so": "runtime.cpp", "libhiprtc.so": "rtc.cpp"}
 
 
 def cxx() -> Compiler:
-    """The first C++ compiler that works; at last the one inside the ziglang package.  Raises BackendMissing."""
+    """Raises BackendMissing."""
     found = _find(os.environ.get("PATH", ""))  # PATH is where compilers are looked for
     if isinstance(found, str):
         raise BackendMissing("no GPU can be simulated here", why=found)
@@ -38,21 +37,13 @@ def cxx() -> Compiler:
 
 @cache
 def _find(path: str) -> Compiler | str:
-    for name in CXX:
-        if place := shutil.which(name, path=path):
-            found = probe((place,))
-            if isinstance(found, Compiler):
-                return found
-    c = find_compiler()
-    zig = probe((c.argv[0], "c++")) if isinstance(c, Compiler) and c.family == "zig" else None
-    return zig or f"no C++ compiler ({', '.join(CXX)}): install g++ or clang, or pip install 'rlxpy[cc]'"
+    return first(CXX, path, "c++") or f"no C++ compiler ({', '.join(CXX)}): install g++ or clang, or pip install 'rlxpy[cc]'"
 
 
 def library(name: str) -> Path:
     """One of LIBRARIES.  Its name inside is the one that hip-python asks the system's loader for."""
     flags = (*LIBRARY, f"-Wl,-soname,{name}")
-    texts = {f.name: f.read_text("utf-8") for f in sorted((folder() / HERE).glob("*.*"))}
-    return _built(flags, str(folder() / HERE / LIBRARIES[name]), texts)
+    return _built(flags, LIBRARIES[name], {f.name: f.read_text("utf-8") for f in sorted((folder() / HERE).glob("*.*"))})
 
 
 def toolchain() -> str:
@@ -65,12 +56,12 @@ def toolchain() -> str:
 def kernels(source: str, defines: Sequence[str], options: Sequence[str]) -> Path:
     """A shared object of kernels, whose text stands ready for the shim.  Raises CompileError, with what the compiler said as `log`."""
     isa = detect()
-    flags = (*KERNELS, *(isa.flags if isa.machine else ()), *options, *(f"-D{d}" for d in defines), f"-I{folder() / HERE}")
-    texts = {name: read(f"{HERE}/{name}") for name in SHIM} | {"kernels.cpp": source}
-    return _built(flags, "kernels.cpp", texts)
+    flags = (*KERNELS, *(isa.flags if isa.machine else ()), *options, *(f"-D{d}" for d in defines))
+    return _built(flags, "kernels.cpp", {name: read(f"{HERE}/{name}") for name in SHIM} | {"kernels.cpp": source})
 
 
 def _built(flags: tuple[str, ...], file: str, texts: dict[str, str]) -> Path:
+    """texts: by name, the file to compile and what it includes."""
     compiler = cxx()
     flags = (*PLAIN.get(compiler.family, ()), *flags)
     facts = json.dumps([platform.machine(), compiler.argv, compiler.version, flags, file, texts])
@@ -79,8 +70,8 @@ def _built(flags: tuple[str, ...], file: str, texts: dict[str, str]) -> Path:
 
 
 def _compile(command: tuple[str, ...], file: str, texts: dict[str, str], out: Path) -> None:
-    if file in texts:
-        out.with_name(file).write_text(texts[file], "utf-8", "replace")
+    for name, text in texts.items():
+        out.with_name(name).write_text(text, "utf-8", "replace")
     try:
         status, said, more = run((*command, "-o", str(out), file, "-ldl"), COMPILE_SECONDS, out.parent)
     except OSError as e:
