@@ -140,7 +140,7 @@ def test_the_chips_own_code_comes_before_its_familys_and_fixed_modes_before_both
 def test_a_refusal_has_both_sides() -> None:
     assert target("gfx90a").refusal(target("gfx1201")) == "it is for gfx90a, the card runs gfx1201 and gfx12-generic"
     assert target("gfx90a:xnack+").refusal(target("gfx90a:sramecc+:xnack-")) == "it is for xnack+, the card has xnack-"
-    assert target("gfx90a:xnack+").refusal(target("gfx90a")) == "it is for xnack+, the card has xnack not"
+    assert target("gfx90a:xnack+").refusal(target("gfx90a")) == "it is for xnack+, the card has no xnack"
 
 
 def test_families_and_waves() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 import ctypes
 import os
 import runpy
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -319,6 +320,12 @@ def test_an_optional_input_that_is_left_out_is_address_0() -> None:
     register_gpu_kernel(many("const float *x, const float *y, float *out"))
     _, data = launch_of(graph("asm.many", ((3,), "f32")), "gfx90a")(4096, {"x": 0, "out": 512, "scratch": 0}, {})
     assert data == b"".join(v.to_bytes(8, "little") for v in (4096, 0, 4608))
+
+
+def test_a_size_may_be_handed_over_as_a_real() -> None:
+    register_gpu_kernel(many("float *out, float x_last, double x_dim0, double n, float flag"))
+    _, data = launch_of(graph("asm.many", ((N, 2 * N + 1), "f32"), n=7, flag=True), "gfx90a")(0, {"x": 0, "out": 8, "scratch": 0}, {"N": 5})
+    assert struct.unpack("<Qf4xddf", data) == (8, 11.0, 5.0, 7.0, 1.0)
 
 
 def test_a_number_that_its_type_cannot_hold_is_told() -> None:

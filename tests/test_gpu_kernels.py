@@ -13,12 +13,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 from gpu_shims import amd_arguments, assembly, clang, simulate
+from sim_device import needs_simulation
 
-from rlxpy import Builder, CompileOptions, DType, Graph, Op, RlxError, sym
+from rlxpy import Builder, CompileOptions, DType, Graph, Op, RlxError, compile, sym
 from rlxpy.backends.cpu.ctext import size_name
 from rlxpy.backends.gpu.backend import Gpu
 from rlxpy.backends.gpu.launch import GpuLaunch
 from rlxpy.backends.gpu.raw import CudaGpuKernel, GpuKernel, RocmGpuKernel, own_gpu_kernel, register_gpu_kernel
+from rlxpy.backends.gpu.sim import simulated
 from rlxpy.backends.gpu.vendor import VENDORS
 from rlxpy.compiler.session import lower
 from rlxpy.errors import HookMismatch, InputError, NotRegistered
@@ -346,3 +348,22 @@ def test_an_optional_input_that_is_left_out_is_a_null_pointer(tmp_path: Path) ->
         g = graph("acme.axpb", *((a.shape, "f32") for a in given))
         (want,) = evaluate(lower(g, Gpu(VENDORS["cuda"]).spec, CompileOptions())[0].graph, dict(enumerate(given)))
         np.testing.assert_array_equal(simulate(launch_of(g), given, {}, tmp_path)[0], want)
+
+
+@needs_simulation
+def test_two_kernels_of_one_text_are_two() -> None:
+    @op("acme.thrice")
+    def thrice(x): return x + x + x  # type: ignore[no-untyped-def]
+
+    text = "".join(SEED.replace("rlx_custom", name).replace("* 2.0f + (n_inputs > 1 ? arena[in1_off + i % in1_len] : 0.5f)", f"* {factor}.0f") for name, factor in (("twice", 2), ("thrice", 3)))
+    register_gpu_kernel(RocmGpuKernel("acme.double", text, "twice"))
+    register_gpu_kernel(RocmGpuKernel("acme.thrice", text, "thrice"))
+    b = Builder()
+    x = b.input("x", (5,))
+    with simulated("gfx1100"):
+        f = compile(b.finish(b.custom_op("acme.double", x), b.custom_op("acme.thrice", x)), device="rocm")
+        assert {row["kernel"] for row in f.dispatch()} == {"extension/acme.double.rocm", "extension/acme.thrice.rocm"}
+        for _ in range(3):
+            two, three = f.run(given := np.arange(5, dtype=np.float32))
+            np.testing.assert_array_equal(two, 2 * given)
+            np.testing.assert_array_equal(three, 3 * given)

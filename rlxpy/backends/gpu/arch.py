@@ -59,7 +59,7 @@ class Target:
         if self.arch not in names(card):
             return f"it is for {self.arch}, the card runs {' and '.join(names(card))}"
         odd = next((m for m in MODES if getattr(self, m) not in ("", getattr(card, m))), None)
-        return f"it is for {odd}{getattr(self, odd)}, the card has {odd}{getattr(card, odd) or ' not'}" if odd else ""
+        return f"it is for {odd}{getattr(self, odd)}, the card has {odd + getattr(card, odd) if getattr(card, odd) else f'no {odd}'}" if odd else ""
 
 
 def names(card: Target) -> tuple[str, ...]:

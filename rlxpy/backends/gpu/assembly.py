@@ -115,7 +115,7 @@ class RocmAsmKernel(RocmGpuKernel):
             elif not p.c:
                 yield KernArg(p.name, "char*", "absent")  # an optional input that is left out
             elif p.name in numbers:
-                yield KernArg(p.name, p.c, "value", value=float(numbers[p.name]) if p.c in FLOATS else numbers[p.name])
+                yield KernArg(p.name, p.c, "value", value=numbers[p.name])
             else:
                 raise HookMismatch(f"the assembly kernel of {self.name} asks for {p.name}", why=f"numbers are {', '.join(numbers)}", fix="a shape has no axis more than its rank")
 

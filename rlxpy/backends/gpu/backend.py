@@ -69,7 +69,7 @@ class Gpu:
             raise BackendMissing(f"device {self.vendor.device} cannot run here", why=why, fix="device='cpu'")
         api, program = self.api(), self.program(plan)
         module = loaded(api, program.source) if program.functions else None
-        raw = {p.launch.source: api.function(api.load(raw_code(api, p.launch)), p.launch.symbol) for p in program.raw}
+        raw = {p.launch.code: api.function(api.load(raw_code(api, p.launch)), p.launch.symbol) for p in program.raw}
         return GpuGraph(plan, program, api, Loaded({name: api.function(module, name) for name in program.functions}, raw), params, debug)
 
     def program(self, plan: Plan) -> Program:

@@ -37,7 +37,7 @@ class Arg:
 
 @dataclass(frozen=True)
 class Descriptor:
-    """The 64 bytes by which the hardware starts a kernel.  entry: address of its first instruction, in the loaded object; properties: the fields of its bits, by LLVM's names."""
+    """The 64 bytes by which the hardware starts a kernel.  entry: address of its first instruction, in the loaded object; the words are taken apart by `bits`."""
 
     lds_nbytes: int
     scratch_nbytes: int

@@ -92,10 +92,10 @@ class _Bound:
 
 @dataclass(frozen=True)
 class Loaded:
-    """Compiled code: the program's functions by name, and those of raw kernels by their source."""
+    """Compiled code: the program's functions by name, and those of raw kernels by their source and symbol."""
 
     functions: Mapping[str, Any]
-    raw: Mapping[str, Any]
+    raw: Mapping[tuple[str, str], Any]
 
 
 class GpuGraph:
@@ -319,7 +319,7 @@ class GpuGraph:
         if not prod(grid_of(p.launch.kernel.name, shape.grid, shape.block)):
             return []
         words = Arguments.of(data, [a.offset for a in p.launch.args])
-        return [*calls, _Call(p.launch.kernel.name, self._loaded.raw[p.launch.source], shape.grid, shape.block, shape.shared_nbytes, words, p.step)]
+        return [*calls, _Call(p.launch.kernel.name, self._loaded.raw[p.launch.code], shape.grid, shape.block, shape.shared_nbytes, words, p.step)]
 
 
 def own(state: Any, plan: Plan) -> DeviceState:

@@ -84,6 +84,11 @@ class GpuLaunch:
         return self.geometry(sizes), self.pack(arena, offsets, sizes)
 
     @property
+    def code(self) -> tuple[str, str]:
+        """What is loaded for it: a text, and which of its functions."""
+        return self.source, self.symbol
+
+    @property
     def args_nbytes(self) -> int:
         return self.args[-1].offset + self.args[-1].nbytes
 
