@@ -3,12 +3,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from rlxpy import Builder, Graph, Session, compile, parse, show
-from rlxpy.errors import BuildError, RegistryError
+from rlxpy.errors import BuildError, InputError, RegistryError
 from rlxpy.ir.dtypes import DType
 from rlxpy.ir.encoding import (
     ENCODINGS,
@@ -131,3 +132,27 @@ def test_rounding_to_nearest_serves_a_registered_name() -> None:
     step = np.abs(W.reshape(7, -1, 16)).max(-1) / 32
     error = np.abs(plain.decode(quantize(W, "acme.sixes"), 96) - W).reshape(7, -1, 16)
     assert (error <= step[..., None] * (1 + 1e-5)).all()
+
+
+@pytest.mark.parametrize("number", [0, -4, "4", 4.5, None])
+def test_a_level_has_numbers_of_some_width(number: Any) -> None:
+    with pytest.raises(BuildError, match="a count of bits above 0"):
+        Level(number)
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(-1, 1), (32, -1), (1.5, 1), ("32", 1)])
+def test_a_level_serves_counts_of_columns_and_rows(columns: Any, rows: Any) -> None:
+    with pytest.raises(BuildError, match="columns and rows are counts"):
+        Level(4, columns, rows)
+
+
+@pytest.mark.parametrize("parts", [{"code": "4"}, {"scales": Level(4)}, {"scales": [Level(4)]}, {"scales": ("f16",)}, {"mins": Level(4)}, {"sign": 1}])
+def test_an_encoding_is_made_of_levels(parts: Any) -> None:
+    with pytest.raises(BuildError, match="code is a Level, and scales and mins are tuples of Levels"):
+        planar("acme.odd", **{"code": Level(4), "scales": (Level(DType.F16, 32),), **parts})
+
+
+@pytest.mark.parametrize("values", ["abc", None, object(), 3.0])
+def test_only_arrays_of_numbers_are_quantised(values: Any) -> None:
+    with pytest.raises(InputError, match="q8_0: "):
+        quantize(values, "q8_0")

@@ -254,3 +254,4 @@ SEVEN = 7
     assert path.read_text() == "2 nodes"
     assert "int is not a target" in states()["wrong"][1]
     assert projects.target("c99").name == "c99"  # rlxpy's own stay what they are
+    assert "target 'c99' is rlxpy's own" in states()["c99"][1]

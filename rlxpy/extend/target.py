@@ -11,7 +11,7 @@ from rlxpy.ir.dtypes import Array
 from rlxpy.ir.graph import Graph
 from rlxpy.registries import Registry
 
-Content = str | Iterable[bytes | memoryview]  # text, or bytes piece by piece: weights need not be copied
+Content = str | bytes | Iterable[bytes | memoryview]  # text, or bytes, or those piece by piece: weights need not be copied
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,11 +41,16 @@ class Target(Protocol):
         writes tests checks itself against them.  Raises LegaliseError with every node that it cannot write, all at once."""
 
 
+BUILT_IN = ("c99", "hip", "systemverilog", "dot", "html")  # rlxpy's own
 TargetFactory = Callable[[], Target]
 
 
 def register_target(name: str, factory: TargetFactory) -> None:
-    """Raises RegistryError when the name is taken."""
+    """factory() gives the target.  Raises RegistryError when the name is taken, by rlxpy or another, and for what is no name or no factory."""
+    if not isinstance(name, str) or not name or not callable(factory):
+        raise RegistryError(f"register_target({name!r:.60}, {type(factory).__name__})", why="a name, and what is called to make the target, are wanted", fix="register_target('census', Census)")
+    if name in BUILT_IN:
+        raise RegistryError(f"target {name!r} is rlxpy's own", why=f"so are {', '.join(BUILT_IN)}", fix="choose another name: target names are open")
     if name in registered_targets():
         raise RegistryError(f"target {name!r} is already registered", fix="choose another name: target names are open")
     REGISTERED.put(name, factory)

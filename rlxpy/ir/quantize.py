@@ -19,7 +19,12 @@ def quantize(values: Array, to: Encoding | str, *, finite: bool = True) -> tuple
     enc = encoding(to) if isinstance(to, str) else to
     if reason := refusal(enc):
         raise BuildError(f"round-to-nearest cannot write {enc.name}", why=reason, fix="use a quantiser made for it")
-    values = np.asarray(values, np.float32)
+    try:
+        values = np.asarray(values, np.float32)
+    except (TypeError, ValueError) as e:
+        raise InputError(f"{enc.name}: {type(values).__name__} holds no numbers", why=str(e), fix="give an array [.., columns] of numbers") from None
+    if not values.ndim:
+        raise InputError(f"{enc.name}: a single number", why="its groups lie along the last axis", fix="give an array [.., columns]")
     if finite and not np.isfinite(values).all():
         raise InputError(f"{enc.name}: the values hold NaN or infinity", fix="replace them before quantising")
     layout, rows, columns = enc.planes(values.shape), prod(values.shape[:-1]), values.shape[-1]

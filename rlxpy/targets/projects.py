@@ -5,14 +5,14 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from importlib import import_module
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
 
 from rlxpy.compiler.options import CompileOptions
 from rlxpy.compiler.session import compile
-from rlxpy.errors import InputError, nearest
+from rlxpy.errors import InputError, RegistryError, RlxError, nearest
 from rlxpy.extend.target import Content, Example, Target, TargetFactory, registered_targets
 from rlxpy.frozen import dataclass
 from rlxpy.ir.graph import Graph
@@ -42,7 +42,15 @@ def target(name: str) -> Target:
     """Raises InputError for an unknown name."""
     if name not in known():
         raise InputError(f"no target {name!r}", why=f"there are {', '.join(known())}", fix=f"near it: {nearest(name, list(known()))}")
-    return known()[name]()
+    try:
+        made: Any = known()[name]()
+    except RlxError:
+        raise
+    except Exception as e:  # whatever a stranger's code raises
+        raise RegistryError(f"target {name!r} cannot be made", why=f"{type(e).__name__}: {e}", fix="mend its class: it is called without arguments") from e
+    if not isinstance(made, Target):
+        raise RegistryError(f"target {name!r} is {type(made).__name__}", why="it lacks name, doc or files", fix="docs/targets.md shows one")
+    return made
 
 
 def record(graph: Graph, params: Mapping[str, Any], inputs: Sequence[Mapping[str, Any]] = (), *, sizes: Mapping[str, int] | None = None, seed: int = 0) -> tuple[Example, ...]:
@@ -85,15 +93,31 @@ def _example(compiled: Any, given: Mapping[str, Any], sizes: Mapping[str, int]) 
 def write(graph: Graph, params: Mapping[str, Any], to: str | Target, folder: str | Path, examples: Sequence[Example] | None = None) -> tuple[Path, ...]:
     """The files of a project, each under its name once it is complete; returns their paths.
 
-    examples: recorded runs; None records some.  Raises InputError, LegaliseError."""
-    made = (target(to) if isinstance(to, str) else to).files(graph, params, _Recording(graph, params) if examples is None else examples)
+    examples: recorded runs; None records some.  Raises InputError, LegaliseError, RegistryError; of all but a full disk before anything is written."""
+    if not isinstance(graph, Graph) or not isinstance(folder, (str, os.PathLike)):
+        raise InputError(f"write({type(graph).__name__}, .., folder={folder!r:.60})", why="a Graph and the path of a folder are wanted", fix="write(graph, params, 'c99', 'folder')")
+    chosen = target(to) if isinstance(to, str) else to
+    made = _checked(chosen.name, chosen.files(graph, params, _Recording(graph, params) if examples is None else examples))
     return tuple(_write(Path(folder) / name, content) for name, content in made.items())
+
+
+def _checked(name: str, made: Any) -> Mapping[str, Content]:
+    """Raises RegistryError for what is no set of files below a folder."""
+    if not isinstance(made, Mapping):
+        raise RegistryError(f"target {name!r} gives {type(made).__name__}", why="contents by file name are wanted", fix="{'file.txt': text}")
+    for path, content in made.items():
+        parts = PurePath(path).parts if isinstance(path, str) else ()
+        if not parts or PurePath(path).is_absolute() or ".." in parts:
+            raise RegistryError(f"target {name!r} writes to {path!r}", why="a path below the project's folder is wanted", fix="as in 'src/model.c'")
+        if not isinstance(content, (str, bytes, Iterable)):
+            raise RegistryError(f"target {name!r} gives {type(content).__name__} for {path!r}", why="text, bytes, or pieces of bytes are wanted", fix="str(..), or array.tobytes()")
+    return made
 
 
 def _write(path: Path, content: Content) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, (content.encode(),) if isinstance(content, str) else content)
+        _replace(path, (content.encode(),) if isinstance(content, str) else (content,) if isinstance(content, bytes) else content)
     except OSError as e:
         raise InputError(f"cannot write {str(path)!r}", why=e.strerror or str(e), fix="name a folder that you may write to") from None
     return path

@@ -4,6 +4,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import lcm
 
+from rlxpy.errors import BuildError
 from rlxpy.frozen import dataclass
 from rlxpy.ir.dtypes import DType
 from rlxpy.ir.encoding.describe import Encoding, Plane
@@ -23,6 +24,12 @@ class Level:
     table: tuple[float, ...] | tuple[tuple[float, ...], ...] = ()
     zero: float = 0.0
     factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.number, DType) and not (isinstance(self.number, int) and self.number > 0):
+            raise BuildError(f"Level({self.number!r})", why="its numbers are of a dtype, or of a count of bits above 0", fix="Level(4), or Level(DType.F16, 32)")
+        if not all(isinstance(n, int) and n >= 0 for n in (self.columns, self.rows)):
+            raise BuildError(f"Level({self.number!r}, {self.columns!r}, {self.rows!r})", why="columns and rows are counts, 0 for all", fix="Level(DType.F16, 32)")
 
     @property
     def bits(self) -> int:
@@ -55,6 +62,10 @@ def planar(
     """An encoding with one array per level, in the order code, sign, zero, scale, scale.1, ..., min, min.1, ...
 
     Rows of any length are allowed: the last group of a row may be short."""
+    levels = (code, *filter(None, (sign, zero)), *(scales if isinstance(scales, tuple) else (None,)), *(mins if isinstance(mins, tuple) else (None,)))
+    if not all(isinstance(level, Level) for level in levels):
+        raise BuildError(f"encoding {name}: code, scales or mins are of another kind", why="code is a Level, and scales and mins are tuples of Levels",
+                         fix="planar('acme.q4', Level(4), scales=(Level(DType.F16, 32),))")
     named = {
         "code": code,
         **({"sign": sign} if sign else {}),
