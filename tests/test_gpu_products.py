@@ -1,23 +1,28 @@
 """Products on the simulated GPU against sums in float64: the cases of the cpu's tests, every type, few rows and many."""
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from gpu_device import rocm as rocm
+from gpu_device import opened, rocm as rocm
+from sim_device import needs_clang
 from test_cpu_products import CASES, EPS, arrays_of, chains, error_bound, product_graph, viewed
 from test_packed_kernels import BOUND, KINDS, ROWS, depth_of, size, weights
 
 from rlxpy import Builder, CompileOptions, DType, Op, compile, sym
 from rlxpy.backends.cpu.blocks import BLOCKS
+from rlxpy.backends.gpu import units
+from rlxpy.backends.gpu.attention import PART_KEYS
+from rlxpy.backends.gpu.backend import spec_of
 from rlxpy.backends.gpu.sim import Simulation
 from rlxpy.ir.encoding import encoding
 from rlxpy.tools.cases import samples
 
 Array = np.ndarray[Any, Any]
 DEBUG = CompileOptions(debug=True)
-pytestmark = pytest.mark.usefixtures("rocm")
 
 
 def kernels_of(f: Any) -> set[str]:
@@ -25,6 +30,7 @@ def kernels_of(f: Any) -> set[str]:
     return {v.choice.name for s in f.plan.steps for v in s.variants}
 
 
+@pytest.mark.usefixtures("rocm")
 @pytest.mark.parametrize("d", EPS, ids=lambda d: d.text)
 def test_products(d: DType) -> None:
     graph, weights, given = product_graph(CASES, d)
@@ -37,6 +43,7 @@ def test_products(d: DType) -> None:
             assert np.all(np.abs(got.astype(np.float64) - np.matmul(*want_of)) <= error_bound(*want_of, d)), name
 
 
+@pytest.mark.usefixtures("rocm")
 def test_whole_numbers_wrap() -> None:
     rng = np.random.default_rng(0)
     b, given, want = Builder("wraps"), list[Array](), list[Array]()
@@ -52,6 +59,7 @@ def test_whole_numbers_wrap() -> None:
         np.testing.assert_array_equal(got, exact)
 
 
+@pytest.mark.usefixtures("rocm")
 def test_sizes_known_at_run_time() -> None:
     m, n, k = sym("M", 0, 300), sym("N", 0, 100), sym("K", 0, 100)
     b = Builder("sizes")
@@ -68,6 +76,7 @@ def test_sizes_known_at_run_time() -> None:
         np.testing.assert_allclose(got[1], np.broadcast_to(z.sum(-1, keepdims=True), (3, rows, 33)), rtol=0, atol=1e-4)
 
 
+@pytest.mark.usefixtures("rocm")
 @pytest.mark.parametrize("d", [DType.F32, DType.BF16], ids=lambda d: d.text)
 def test_epilogues_give_what_the_reference_gives(d: DType) -> None:
     rng = np.random.default_rng(1)
@@ -115,6 +124,7 @@ def test_every_encoding(rocm: Simulation) -> None:
             assert (error <= BOUND * (np.abs(x) @ size(name, exact).T)).all(), f"{name}, {count} rows: {error.max()}"
 
 
+@pytest.mark.usefixtures("rocm")
 def test_epilogues_of_packed_weights() -> None:
     """Two encodings of different blocks in one node, rows that are no single walk, a batch of dequantised matrices."""
     depth, rng = 512, np.random.default_rng(2)
@@ -140,9 +150,100 @@ def test_epilogues_of_packed_weights() -> None:
         np.testing.assert_allclose(got, want, rtol=0, atol=2e-6 * np.abs(want).max())
 
 
+@pytest.mark.usefixtures("rocm")
 def test_a_vector_times_packed_weights_is_no_matrix() -> None:
     (sample,) = (s for s in samples(Op.QMATMUL, frozenset({DType.F32})) if len(s.case.shapes[0]) == 1)
     arrays = sample.arrays()
     f = compile(sample.graph(), device="rocm", options=DEBUG)
     assert "gpu/qmatmul" not in kernels_of(f)
     np.testing.assert_allclose(f(*arrays), sample.reference(arrays)[0], rtol=1e-5, atol=1e-5)
+
+
+# ---- matrix units
+LARGE = {k: CASES[k] for k in ("weights", "a batch that is more rows", "weights transposed", "both transposed", "a batch across", "heads", "steps and backwards")}
+
+
+def on_units(d: DType, numerics: str, cases: dict[str, Any], unit: str) -> None:
+    """Each product within what its operands lose by rounding, if anything."""
+    graph, weights_, given = product_graph(cases, d)
+    f = compile(graph, weights_, device="rocm", options=CompileOptions(debug=True, numerics=numerics))
+    assert any(unit in name for name in kernels_of(f))
+    for (name, case), got, k in zip(cases.items(), f.run(*given), range(len(cases)), strict=True):
+        x, y = viewed(case, *arrays_of(case, d, k))
+        lost = 2.0**-7 * (np.abs(x) @ np.abs(y)) if d is DType.F32 else 0
+        assert np.all(np.abs(got.astype(np.float64) - x @ y) <= error_bound(x, y, d) + lost), name
+
+
+@pytest.mark.parametrize(("d", "numerics"), [(DType.F32, "medium"), (DType.BF16, "highest"), (DType.F16, "highest")], ids=str)
+def test_products_on_matrix_units(rocm: Simulation, d: DType, numerics: str) -> None:
+    on_units(d, numerics, LARGE, {32: "wmma", 64: "mfma"}[rocm.wave])
+
+
+@pytest.mark.usefixtures("rocm")
+def test_packed_weights_and_epilogues_on_matrix_units() -> None:
+    """Operands are rounded to bf16; what follows is not."""
+    depth, rng = 256, np.random.default_rng(3)
+    params = {"gate": weights("q4_k", ROWS, depth), "up": weights("q4_0", ROWS, depth, 1)}
+    x, bias = rng.normal(size=(2, 11, depth)).astype(np.float32), rng.normal(size=ROWS).astype(np.float32)
+    b = Builder("packed on units")
+    given, shift = b.input("x", x.shape), b.input("bias", bias.shape)
+    gate, up = (given.qmatmul(b.param(k, params[k].shape, "u8"), encoding=e, shape=(ROWS, depth)) for k, e in (("gate", "q4_k"), ("up", "q4_0")))
+    other = (-given).qmatmul(b.param("again", params["up"].shape, "u8"), encoding="q4_0", shape=(ROWS, depth))
+    f = compile(b.finish(gate.maximum(0.0) * up, other + shift), {**params, "again": params["up"]}, device="rocm",
+                options=CompileOptions(weights="packed", debug=True, numerics="medium"))
+    assert {name.rpartition(".")[0] for name in kernels_of(f)} >= {"gpu/fused.qmatmul", "gpu/fused.qgated_mlp"}
+    dense = {k: encoding(e).decode((params[k],), depth).astype(np.float64).T for k, e in (("gate", "q4_k"), ("up", "q4_0"))}
+    rounded = {k: w.astype(DType.BF16.numpy).astype(np.float64) for k, w in dense.items()}
+    narrow = x.astype(DType.BF16.numpy).astype(np.float64)
+    products = {k: narrow @ w for k, w in rounded.items()}
+    got = f.run(x, bias)
+    for result, want in zip(got, (np.maximum(products["gate"], 0) * products["up"], bias - products["up"]), strict=True):
+        np.testing.assert_allclose(result, want, rtol=0, atol=1e-4 * np.abs(want).max())
+
+
+@pytest.fixture(params=["gfx90a", "gfx942", "gfx1151", "gfx1201"])
+def machine(request: pytest.FixtureRequest) -> Iterator[Simulation]:
+    """Of every matrix unit, a device that runs machine code."""
+    yield from opened(request.param, "isa")
+
+
+@needs_clang
+def test_the_table_of_units_is_the_machines(machine: Simulation) -> None:
+    """Which lane holds what, as machine code has it: a wrong cell gives wrong sums."""
+    two = {k: CASES[k] for k in ("weights", "both transposed")}
+    for d in (DType.BF16, DType.F16):
+        on_units(d, "medium", two, "mfma" if machine.wave == 64 else "wmma")
+
+
+@needs_clang
+def test_a_wrong_cell_of_the_table_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(units, "UNITS", tuple(replace(u, row=u.column, column=u.row) for u in units.UNITS))
+    spec_of.cache_clear()
+    for _ in opened("gfx1201", "isa"):
+        with pytest.raises(AssertionError, match="weights"):
+            on_units(DType.BF16, "medium", {"weights": CASES["weights"]}, "wmma")
+    spec_of.cache_clear()
+
+
+@needs_clang
+@pytest.mark.parametrize("arch", ["gfx90a", "gfx1030"])
+def test_products_and_attention_as_machine_code(arch: str) -> None:
+    """By AMD's own hipRTC where it is installed: few rows and many, lanes along the depth and across it, packed weights, both forms of attention."""
+    rng = np.random.default_rng(4)
+    shapes = {"x": (20, 24), "deep": (9, 24), "wide": (24, 37), "left": (3, 256), "q": (1, 4, 6, 16), "k": (1, 2, PART_KEYS + 3, 16), "v": (1, 2, PART_KEYS + 3, 16)}
+    arrays = {k: rng.normal(size=s).astype(np.float32) for k, s in shapes.items()}
+    packed = weights("q4_k", ROWS, 256)
+    results = []
+    for device in ("rocm", "reference"):
+        for _ in opened(arch, "isa"):
+            b = Builder("machine")
+            x, deep, wide, left, q, k, v = (b.input(name, shape) for name, shape in shapes.items())
+            outputs = [y @ w for y in (x, x[3:6]) for w in (deep.T, wide)]
+            outputs += [left.qmatmul(b.param("w", packed.shape, "u8"), encoding="q4_k", shape=(ROWS, 256))]
+            outputs += [t.apply("attention", (t, k, v), {"scale": 0.25, "mask": "causal"}) for t in (q, q[:, :, 4:])]
+            f = compile(b.finish(*outputs), {"w": packed}, device=device, options=CompileOptions(debug=True, weights="packed"))
+            results.append(f.run(*arrays.values()))
+        if device == "rocm":
+            assert kernels_of(f) >= {"gpu/matmul", "gpu/matmul.few", "gpu/qmatmul.few", "gpu/attention", "gpu/attention.few"}
+    for got, want in zip(*results, strict=True):
+        np.testing.assert_allclose(got, want, rtol=0, atol=3e-6 * np.abs(want).max())

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from rlxpy.backends.cpu import blocks
 from rlxpy.backends.cpu.folds import OPERATOR
@@ -24,12 +25,17 @@ from rlxpy.backends.gpu import (
     rope,
     rows,
     spatial,
+    units,
 )
 from rlxpy.backends.gpu.api import GpuTarget
+from rlxpy.backends.gpu.kernel import Emitter
 from rlxpy.extend.kernels import Constraint, KernelLibrary, KernelRow
+from rlxpy.frozen import dataclass
 from rlxpy.ir.dtypes import DType
 from rlxpy.ir.op import CONTROL, ELEMENTWISE, Op
 
+SINGLE = Constraint("out.dtype", "EQ", "f32")
+MATRIX = Constraint("out.rank", "GE", 2)
 DOMAIN = "device"  # of rows that write GPU source
 ON_HOST = (*ON_HOST_OF_CPU, (tuple(d.text for d in DType), "how often a graph runs, and which, is decided on the host", tuple(sorted(CONTROL, key=lambda op: op.text))))
 
@@ -46,7 +52,7 @@ def _rows(target: GpuTarget) -> list[KernelRow]:
         KernelRow("fused.elementwise", Op.FUSED, elementwise.emit, kind="elementwise", constraints=(inside,), doc="a thread for each element, one write"),
         *(KernelRow(op.text, op, reduction.emit, constraints=(number,), doc="a block or a thread for each result") for op in OPERATOR),
         KernelRow("fused.reduce", Op.FUSED, reduction.emit, kind="reduce", constraints=(inside,), doc="a reduction with what feeds it and what follows"),
-        *_products(),
+        *_products(target),
         *_attention(),
         KernelRow("dequantize", Op.DEQUANTIZE, packed.emit_dequantize, constraints=(Constraint("attrs.encoding", "IN", blocks.BLOCKS),), doc="a thread for each value"),
         *(KernelRow(op.text, op, rows.emit_softmax, constraints=(floating,), doc="a block for each row, or a thread for each column") for op in (Op.SOFTMAX, Op.LOG_SOFTMAX)),
@@ -77,17 +83,42 @@ def _rows(target: GpuTarget) -> list[KernelRow]:
     ]
 
 
-def _products() -> Iterator[KernelRow]:
-    """Of numbers and of packed weights, alone and with their epilogue; few rows before many."""
-    number, single, inside = Constraint("out.dtype", "IN", NUMBERS), Constraint("out.dtype", "EQ", "f32"), Constraint("body.dtypes", "WITHIN", NUMBERS)
-    plain, stored = Constraint("body.ops", "HAS", "matmul"), Constraint("qmatmul.encoding", "IN", blocks.BLOCKS)
-    rows, few = Constraint("out.rank", "GE", 2), Constraint("out.shape[-2]", "LE", matmul.FEW)
+def _products(target: GpuTarget) -> Iterator[KernelRow]:
+    """Of numbers and of packed weights, alone and with their epilogue: few rows, matrix units, tiles."""
+    inside = Constraint("body.dtypes", "WITHIN", NUMBERS)
+    plain, stored = (inside, Constraint("body.ops", "HAS", "matmul")), (SINGLE, Constraint("qmatmul.encoding", "IN", blocks.BLOCKS))
     kinds = ("matmul", "gated_mlp")
-    asked = ((Op.MATMUL, "matmul", "", (number,)), *((Op.FUSED, f"fused.{k}", k, (inside, plain)) for k in kinds),
-             (Op.QMATMUL, "qmatmul", "", (single, Constraint("attrs.encoding", "IN", blocks.BLOCKS))), *((Op.FUSED, f"fused.q{k}", k, (single, stored)) for k in kinds))
-    for op, name, kind, constraints in asked:
-        yield KernelRow(f"{name}.few", op, matmul.few_or_tiles, kind=kind, constraints=(*constraints, rows, few), priority=2, doc="lanes along the depth of a column")
-        yield KernelRow(name, op, matmul.emit_tiles, kind=kind, constraints=(*constraints, rows), doc="tiles of sums in registers")
+    asked = (Product(Op.MATMUL, "matmul", "", (Constraint("out.dtype", "IN", NUMBERS),), "out.dtype"), *(Product(Op.FUSED, f"fused.{k}", k, plain, "matmul.dtype") for k in kinds),
+             Product(Op.QMATMUL, "qmatmul", "", (SINGLE, Constraint("attrs.encoding", "IN", blocks.BLOCKS))), *(Product(Op.FUSED, f"fused.q{k}", k, stored) for k in kinds))
+    few = Constraint("out.shape[-2]", "LE", matmul.FEW)
+    for p in asked:
+        yield p.row("few", matmul.few_or_tiles, (few,), 2, "lanes along the depth of a column")
+        yield from (row for unit in units.UNITS if unit.vendor == target.vendor for row in _on_unit(p, unit))
+        yield p.row("", matmul.emit_tiles, (), 0, "tiles of sums in registers")
+
+
+@dataclass(frozen=True)
+class Product:
+    """dtype: the fact that says what is multiplied, "" for packed weights."""
+
+    op: Op
+    name: str
+    kind: str
+    constraints: tuple[Constraint, ...]
+    dtype: str = ""
+
+    def row(self, form: str, emit: Emitter, more: tuple[Constraint, ...], priority: int, doc: str) -> KernelRow:
+        return KernelRow(f"{self.name}.{form}".rstrip("."), self.op, emit, kind=self.kind, constraints=(*self.constraints, MATRIX, *more), priority=priority, doc=doc)
+
+
+def _on_unit(p: Product, unit: units.Unit) -> Iterator[KernelRow]:
+    """Numbers of a narrow type as they are; those of f32 and packed weights rounded to bf16, where numerics permits it."""
+    there, permitted = (Constraint("device.arch", "IN", unit.archs), Constraint("device.wave", "EQ", unit.lanes)), Constraint("device.numerics", "IN", ("medium", "low"))
+    for narrow in unit.calls if p.dtype else ():
+        exact = () if unit.exact else (permitted,)
+        yield p.row(f"{unit.name}_{narrow.text}", partial(units.emit, unit, narrow), (*there, Constraint(p.dtype, "EQ", narrow.text), *exact), 1, f"{narrow.text} on matrix units")
+    single = (Constraint(p.dtype, "EQ", "f32"),) if p.dtype else ()
+    yield p.row(unit.name, partial(units.emit, unit, DType.BF16), (*there, permitted, *single), 1, "rounded to bf16, on matrix units")
 
 
 def _attention() -> Iterator[KernelRow]:

@@ -110,8 +110,8 @@ def few_or_tiles(site: Site) -> Kernel:
     return emit_few(site) if lower(call.walk.rows) <= FEW else emit_tiles(site)
 
 
-def kernel(call: Call, template: str, facts: Mapping[str, Any], high: int, wide: int, tile: Callable[[int], str]) -> Kernel:
-    """high, wide: rows and columns of a block; tile: C for a sum when the epilogue runs."""
+def kernel(call: Call, template: str, facts: Mapping[str, Any], high: int, wide: int, tile: Callable[[int], str], needs: tuple[str, ...] = ()) -> Kernel:
+    """high, wide: rows and columns of a block; tile: C for a sum when the epilogue runs; needs: text beside what the weights need."""
     p, site, w = call.p, call.site, call.walk
     parts = epilogue(site, p.body, p.nodes, tile)
     operands, sums = (p.left, *parts.operands), call.sums
@@ -122,7 +122,7 @@ def kernel(call: Call, template: str, facts: Mapping[str, Any], high: int, wide:
     weights = tuple(f"const {o.c} *__restrict__ w{k}" for k, o in enumerate(p.rights))
     given = tuple(o.ref for o in (*operands, *p.rights, site.out))
     names = params(operands, site.out)
-    return Kernel((*names[:-1], *weights, names[-1]), text, given, (quotient(w.rows, high) * quotient(p.columns, wide) * w.count,), sizes=symbols_used(site), needs=call.needs)
+    return Kernel((*names[:-1], *weights, names[-1]), text, given, (quotient(w.rows, high) * quotient(p.columns, wide) * w.count,), sizes=symbols_used(site), needs=(*call.needs, *needs))
 
 
 def fma(sums: DType) -> Callable[[str, str, str], str]:
