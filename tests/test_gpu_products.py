@@ -30,7 +30,13 @@ def kernels_of(f: Any) -> set[str]:
     return {v.choice.name for s in f.plan.steps for v in s.variants}
 
 
-@pytest.mark.usefixtures("rocm")
+@pytest.fixture(params=["gfx1030", "gfx90a"])
+def plain(request: pytest.FixtureRequest) -> Iterator[Simulation]:
+    """Without matrix units, or only with such as are less exact."""
+    yield from opened(request.param)
+
+
+@pytest.mark.usefixtures("plain")
 @pytest.mark.parametrize("d", EPS, ids=lambda d: d.text)
 def test_products(d: DType) -> None:
     graph, weights, given = product_graph(CASES, d)
@@ -93,7 +99,8 @@ def test_epilogues_give_what_the_reference_gives(d: DType) -> None:
         f = compile(b.finish(*outputs), device=device, options=DEBUG)
         results.append(f.run(*arrays.values()))
         if device == "rocm":
-            assert kernels_of(f) >= {f"gpu/fused.{kind}{form}" for kind in ("matmul", "gated_mlp") for form in ("", ".few")}
+            for kind in ("gpu/fused.matmul", "gpu/fused.gated_mlp"):  # few rows by the one form, many by another
+                assert {name.endswith(".few") for name in kernels_of(f) if name.startswith(kind)} == {True, False}
     for got, want in zip(*results, strict=True):
         scale = np.abs(want.astype(np.float64)).max()
         assert np.abs(got.astype(np.float64) - want.astype(np.float64)).max() <= 40 * EPS[d] * scale
