@@ -8,15 +8,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from gpu_objects import STORED, compiled, descriptors, needs_llvm, tool
+from sim_device import needs_clang
 
 from rlxpy.backends.gpu.arch import FAMILIES, NUMBERS, Target, best, names, target
 from rlxpy.backends.gpu.binary import Binary
 from rlxpy.backends.gpu.codeobject import BITS, METADATA, read
 from rlxpy.backends.gpu.elf import Elf
 from rlxpy.backends.gpu.msgpack import unpack
-from rlxpy.errors import CodeObjectError, InputError
+from rlxpy.backends.gpu.offline import compile_hip
+from rlxpy.backends.gpu.sim.isa import load
+from rlxpy.errors import CodeObjectError, InputError, LoadError
 
 ARCHES = ("gfx906", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1151", "gfx1201")
 arches = pytest.mark.parametrize("arch", ARCHES)
@@ -150,6 +154,20 @@ def test_families_and_waves() -> None:
     assert names(target("gfx90a")) == ("gfx90a",)
     assert target("gfx950").lds_nbytes == 163_840
     assert target("gfx1100").lds_nbytes == 65_536
+
+
+@needs_clang
+@pytest.mark.parametrize("family", FAMILIES)
+def test_code_for_a_family_runs_on_each_of_its_chips(family: str) -> None:
+    """As machine code, executed in simulation."""
+    code = compile_hip('extern "C" __global__ void twice(float *x) { x[threadIdx.x] *= 2; }', family)
+    assert (str(read(code).target), read(code).version) == (family, 6)
+    for chip in FAMILIES[family]:
+        x = np.arange(70, dtype=np.float32)
+        load(code, chip).launch("twice", (1, 1, 1), (70, 1, 1), struct.pack("<Q", x.ctypes.data), ranges=[(x.ctypes.data, x.nbytes)])
+        np.testing.assert_array_equal(x, 2 * np.arange(70))
+    with pytest.raises(LoadError, match="it is for"):
+        load(code, "gfx908")
 
 
 @pytest.mark.parametrize("text", ["", "gfx", "gfx1", "gfx90a:", "gfx90a:xnack", "gfx90a:xnack+:xnack-", "gfx9999", "sm_90", "gfx90a:tgsplit+", " gfx90a"])

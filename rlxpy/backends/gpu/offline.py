@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rlxpy.backends.cache import kept
 from rlxpy.backends.cpu.compilers import Compiler, first, run
+from rlxpy.backends.gpu.arch import FAMILIES
 from rlxpy.backends.gpu.listing import numbered
 from rlxpy.backends.templates import folder, read
 from rlxpy.errors import BackendMissing, CompileError
@@ -24,7 +25,7 @@ HIPRTC_ARCHS = frozenset({"gfx900", "gfx906", "gfx908", "gfx90a", "gfx1010", *(f
 HIPRTC_LIBRARIES = ("libamdhip64.so.5", "libhiprtc.so.5")  # 5.2 keeps hipRTC inside of the runtime's library
 BARE = ("-x", "hip", "--cuda-device-only", "-nogpulib", "-nogpuinc", "-std=c++17")
 FLAGS = ("-O3", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv")
-OBJECT = ("-mcode-object-version=5",)  # the newest that drivers before ROCm 6.3 load
+OLDEST, FOR_FAMILIES = ("-mcode-object-version=5",), ("-mcode-object-version=6",)  # what drivers before ROCm 6.3 load; what code for families needs
 COMPILE_SECONDS = 300.0
 HEADER = "gpu/device.h"
 SUFFIX = ".hsaco"
@@ -72,9 +73,13 @@ def _key(facts: list[object]) -> str:
 def _clang(compiler: Compiler, source: str, arch: str, options: Sequence[str], out: Path) -> None:
     text = out.with_name("kernel.hip")
     text.write_text(source, "utf-8", "replace")
-    front = (*compiler.argv, *BARE, f"--offload-arch={arch}", "-include", str(folder() / HEADER), *OBJECT, *options)
+    front = (*compiler.argv, *BARE, f"--offload-arch={arch}", "-include", str(folder() / HEADER), *_format(arch), *options)
     for command in _steps(compiler, front, arch, text, out):
         _step(command, source, arch, compiler.text)
+
+
+def _format(arch: str) -> tuple[str, ...]:
+    return FOR_FAMILIES if arch in FAMILIES else OLDEST
 
 
 def _steps(compiler: Compiler, front: tuple[str, ...], arch: str, text: Path, out: Path) -> list[tuple[str, ...]]:
@@ -86,7 +91,7 @@ def _steps(compiler: Compiler, front: tuple[str, ...], arch: str, text: Path, ou
 
 
 def _assembling(compiler: Compiler, arch: str, text: Path, out: Path) -> list[tuple[str, ...]]:
-    front = (*compiler.argv, "-target", "amdgcn-amd-amdhsa", f"-mcpu={arch}", *OBJECT, "-x", "assembler", str(text))
+    front = (*compiler.argv, "-target", "amdgcn-amd-amdhsa", f"-mcpu={arch}", *_format(arch), "-x", "assembler", str(text))
     if compiler.family != "zig":
         return [(*front, "-o", str(out))]
     unlinked = text.with_suffix(".o")
