@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +65,14 @@ def test_a_first_result_takes_few_modules_and_no_slow_ones() -> None:
     assert modules & SPARED == set()
     assert len([m for m in modules if m.startswith("rlxpy")]) <= MOST_MODULES
     assert not any(m.startswith(("rlxpy.backends.cpu.", "rlxpy.backends.gpu.", "rlxpy.flow", "rlxpy.tools", "rlxpy.targets", "rlxpy.cli")) for m in modules)
+
+
+def test_without_a_compiler_nobody_imports_what_writes_c() -> None:
+    code = f"import sys, rlxpy{FIRST_RESULT}print(sorted(m for m in sys.modules if m.startswith('rlxpy.backends.')))"
+    env = os.environ | {"RLX_DEVICE": "auto", "RLX_CC": "/nowhere/cc", "RLX_QUIET": "1"}
+    modules = set(ast.literal_eval(subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout))
+    assert "rlxpy.backends.cpu.compilers" in modules, "it was asked"
+    assert modules & {"rlxpy.backends.cpu.library", "rlxpy.backends.cpu.kernel", "rlxpy.backends.gpu.backend"} == set()
 
 
 COUNTED = """

@@ -62,10 +62,10 @@ def backend_report() -> tuple[BackendStatus, ...]:
 
 
 def _opened(name: str) -> tuple[Backend | None, str]:
-    """A backend and why it cannot run; a broken one of a plug-in is a reason too."""
+    """A backend and why it cannot run; a broken one of a plug-in is a reason too.  Rlxpy's own are not asked for their specs: those load all that they can do."""
     try:
         b: Any = backend(name)
-        if not isinstance(b, Backend) or not isinstance(b.spec, BackendSpec):
+        if name not in BUILT_IN and not (isinstance(b, Backend) and isinstance(b.spec, BackendSpec)):
             return None, f"its backend is broken: {type(b).__name__} lacks missing, load, or a spec that is a BackendSpec"
         return b, b.missing() or ""
     except RlxError:
