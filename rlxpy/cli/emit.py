@@ -17,7 +17,7 @@ from rlxpy.cli.writing import write
 def emit(
     source: Annotated[str, typer.Argument(metavar="FILE|MODEL", help="A graph as text (- reads stdin), or a model as `rlx run` takes it.")],
     backend: Annotated[str, typer.Option("--backend", metavar="NAME", help="Whose source.")] = "cpu",
-    isa: Annotated[str, typer.Option("--isa", metavar="NAME", help="Instruction set, this machine's or not, as in avx2 or avx512+vnni.  Default: the best here.")] = "",
+    isa: Annotated[str, typer.Option("--isa", metavar="NAME", help="Instruction set or chip, this machine's or not, as in avx2, avx512+vnni, gfx942 or sm_90.  Default: the best here.")] = "",
     kernel: Annotated[str | None, typer.Option("--kernel", metavar="NAME", help="Only kernels with this in their name.")] = None,
     target: Annotated[str | None, typer.Option("--target", metavar="NAME", help="Write a project of files instead, as c99, hip, systemverilog, dot or html; --out is its folder.")] = None,
     params: Annotated[Path | None, typer.Option("--params", metavar="FILE", help="Weights of a graph that is a file, for --target: what `rlx inspect` reads.")] = None,

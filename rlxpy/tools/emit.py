@@ -34,7 +34,7 @@ class Source:
 def emit(graph: Graph, device: str | Sequence[str] = "cpu", *, isa: str = "", options: CompileOptions | None = None) -> Source:
     """What the device's backend generates for `graph`; nothing is compiled and no weights are needed.
 
-    isa: of the cpu backend, an instruction set that this machine may lack, with features after plus signs: "avx512+vnni".
+    isa: an instruction set that this machine may lack: of the cpu with features after plus signs, "avx512+vnni"; of a GPU its chip, "gfx942", "sm_90".
     Raises InputError for a backend that generates no source."""
     backend = _backend(device, isa)
     if not isinstance(backend, Emits):
@@ -47,13 +47,19 @@ def emit(graph: Graph, device: str | Sequence[str] = "cpu", *, isa: str = "", op
 
 
 def _backend(device: str | Sequence[str], isa: str) -> Backend:
+    """Of the generators of source those that write for machines that are not here."""
     from rlxpy.backends.cpu.backend import Cpu
     from rlxpy.backends.cpu.isa import named
+    from rlxpy.backends.gpu.backend import Gpu, target_of
+    from rlxpy.backends.gpu.vendor import VENDORS
 
-    if device == "cpu" or tuple(device) == ("cpu",):
+    name = device if isinstance(device, str) else device[0] if len(device) == 1 else ""
+    if name == "cpu":
         return Cpu(named(isa) if isa else None)  # with or without a compiler
+    if name in VENDORS:
+        return Gpu(VENDORS[name], target_of(name, isa) if isa else None)  # with or without a card
     if isa:
-        raise InputError(f"isa={isa!r} with device {device!r}", why="only the cpu backend has instruction sets", fix="device='cpu'")
+        raise InputError(f"isa={isa!r} with device {device!r}", why="only cpu, cuda and rocm have instruction sets to choose from", fix="device='cpu'")
     return choose(device).backend
 
 

@@ -17,9 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rlxpy import __version__
-from rlxpy.backends.gpu.api import GpuTarget
-from rlxpy.backends.gpu.arch import target as amd_target
-from rlxpy.backends.gpu.backend import Gpu, emitter_of
+from rlxpy.backends.gpu.backend import Gpu, emitter_of, target_of
 from rlxpy.backends.gpu.vendor import CUDA, ROCM, VENDORS
 from rlxpy.compiler.options import CompileOptions
 from rlxpy.compiler.session import compile, lower, served
@@ -109,10 +107,7 @@ def graph_of(cases: Sequence[Sample]) -> Graph:
 
 def backend_of(device: str, arch: str) -> Gpu:
     """For a chip that need not be here."""
-    if device == CUDA.device:
-        return Gpu(CUDA, GpuTarget("nvidia", arch, 32, 227 << 10))
-    chip = amd_target(arch)
-    return Gpu(ROCM, GpuTarget("amd", arch, chip.wave, chip.lds_nbytes))
+    return Gpu(VENDORS[device], target_of(device, arch))
 
 
 def plan_of(backend: Gpu, graph: Graph) -> Plan:

@@ -48,8 +48,8 @@ class Arguments:
         return cls.of(struct.pack(f"<{len(values)}q", *(v - (1 << 64) if v >= 1 << 63 else v for v in values)), range(0, 8 * len(values), 8))
 
 
-class Replay:
-    """A captured sequence of launches, destroyed with its last holder."""
+class Held:
+    """Something of a vendor's runtime, such as a captured sequence of launches or an event, destroyed with its last holder."""
 
     def __init__(self, handle: Any, destroy: Callable[[Any], Any]) -> None:
         self.handle, self._destroy = handle, destroy
@@ -100,6 +100,11 @@ class GpuApi(Protocol):
     def function(self, module: Any, name: str) -> Any: ...
     def launch(self, function: Any, grid: tuple[int, int, int], threads: int, shared_nbytes: int, arguments: Arguments) -> None: ...
     def sync(self) -> None: ...
+
+    def mark(self) -> Any:
+        """A point of the queue, whose time is known when it was reached."""
+    def elapsed_ns(self, since: Any, until: Any) -> int:
+        """Between two marks, when both were reached."""
 
     def begin_capture(self) -> None:
         """From here on launches are noted, not made."""

@@ -1,7 +1,9 @@
 """The GPU backends: a plan becomes one module of source, the vendor's compiler makes code of it, the device runs it."""
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from hashlib import blake2b
 from importlib import import_module
@@ -10,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from rlxpy.backends.cache import kept
 from rlxpy.backends.gpu.api import GpuApi, GpuTarget
+from rlxpy.backends.gpu.arch import target as amd_target
 from rlxpy.backends.gpu.vendor import CUDA, Vendor, missing
 from rlxpy.backends.host import FUSED_KINDS, with_host
-from rlxpy.errors import BackendMissing, DeviceError
+from rlxpy.errors import BackendMissing, DeviceError, InputError
 from rlxpy.extend.backend import BackendSpec, Device, Emitted, ExecutableGraph
 from rlxpy.extend.kernels import Choice, KernelSearchPath, Refusal
 from rlxpy.extend.plan import Plan, Step
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from rlxpy.backends.gpu.program import Program
 
 ALIGN_NBYTES = 256
+SM = re.compile(r"sm_\d{2,3}[af]?")
 USUAL = {"cuda": GpuTarget("nvidia", "sm_90", 32, 227 << 10), "rocm": GpuTarget("amd", "gfx942", 64)}  # written for where there is no device
 
 
@@ -37,6 +41,16 @@ def spec_of(device: str, target: GpuTarget) -> BackendSpec:
     facts = {"vendor": target.vendor, "arch": target.arch, "wave": target.wave, "shared_nbytes": target.shared_nbytes, "threads": target.threads}
     return with_host(BackendSpec(Device(device), KernelSearchPath((library(target),)), fuses=frozenset({*FUSED_KINDS, "attention"}), domain=DOMAIN, align_nbytes=ALIGN_NBYTES,
                                  extensions=partial(_own_kernel, device, facts), facts=facts, bands=True))
+
+
+def target_of(device: str, arch: str) -> GpuTarget:
+    """What code for a chip is written for, be it here or not.  Raises InputError for what is no chip."""
+    if device == CUDA.device:
+        if not SM.fullmatch(arch):
+            raise InputError(f"no NVIDIA chip {arch!r}", why="chips are sm_ and their compute capability", fix="sm_90, as in 9.0")
+        return replace(USUAL[device], arch=arch)
+    chip = amd_target(arch)
+    return GpuTarget("amd", chip.arch, chip.wave, chip.lds_nbytes)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from rlxpy.backends.gpu.api import Arguments, GpuTarget, Replay, answer
+from rlxpy.backends.gpu.api import Arguments, GpuTarget, Held, answer
 from rlxpy.backends.gpu.listing import numbered
 from rlxpy.errors import CompileError, DeviceError
 from rlxpy.ir.dtypes import Array
@@ -109,6 +109,17 @@ class CudaApi:
         with self._lock:
             self._ask(self._cu.cuStreamSynchronize(self._stream))
 
+    # ---- time
+    def mark(self) -> Any:
+        self._here()
+        event = Held(self._ask(self._cu.cuEventCreate(0)), self._cu.cuEventDestroy)
+        with self._lock:
+            self._ask(self._cu.cuEventRecord(event.handle, self._stream))
+        return event
+
+    def elapsed_ns(self, since: Any, until: Any) -> int:
+        return int(self._ask(self._cu.cuEventElapsedTime(since.handle, until.handle)) * 1e6)  # milliseconds
+
     # ---- replay
     def begin_capture(self) -> None:
         self._here()
@@ -122,7 +133,7 @@ class CudaApi:
             self._lock.release()
         made = self._ask(self._cu.cuGraphInstantiate(graph, 0))
         self._cu.cuGraphDestroy(graph)
-        return Replay(made, self._cu.cuGraphExecDestroy)
+        return Held(made, self._cu.cuGraphExecDestroy)
 
     def replay(self, graph: Any) -> None:
         self._here()

@@ -4,6 +4,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from math import prod
 from typing import Any
 
@@ -13,10 +14,12 @@ from rlxpy.backends.faults import index_fault
 from rlxpy.backends.gpu.api import Arguments, GpuApi
 from rlxpy.backends.gpu.kernel import Kernel, Room
 from rlxpy.backends.gpu.launch import grid_refusal
+from rlxpy.backends.gpu.profile import Stopwatch
 from rlxpy.backends.gpu.program import ALIGN_NBYTES, Commit, HostStep, Launch, Program, RawLaunch
 from rlxpy.backends.host import failure, host_launch
 from rlxpy.backends.memory import Spot, locate
 from rlxpy.errors import DeviceError, InputError, RlxError
+from rlxpy.extend.backend import Span
 from rlxpy.extend.kernels import HostLaunch
 from rlxpy.extend.plan import Plan, Space, Step
 from rlxpy.frozen import dataclass
@@ -24,6 +27,8 @@ from rlxpy.ir.dims import Sizes, at
 from rlxpy.ir.dtypes import Array
 from rlxpy.ir.graph import Ref
 from rlxpy.ir.op import Op
+from rlxpy.ir.text import show_node
+from rlxpy.notes import note_once
 
 KEPT_SIZES = 16
 FAULT_NBYTES = 32
@@ -135,14 +140,23 @@ class GpuGraph:
 
     # ---- running
     def run(self, inputs: Sequence[Array], sizes: Sizes, outputs: Sequence[Array], state: Any) -> None:
+        self._locked(inputs, sizes, outputs, state, None)
+
+    def profile(self, inputs: Sequence[Array], sizes: Sizes, outputs: Sequence[Array], state: Any) -> tuple[Span, ...]:
+        """A run whose launches are made one by one, each between two marks of the device's clock; the host tier's by this machine's."""
+        watch = Stopwatch(self._api)
+        self._locked(inputs, sizes, outputs, state, watch)
+        return watch.spans()
+
+    def _locked(self, inputs: Sequence[Array], sizes: Sizes, outputs: Sequence[Array], state: Any, watch: Stopwatch | None) -> None:
         with self._lock:
             if state is None or not self.plan.nbytes[Space.STATE]:
-                self._run(inputs, sizes, outputs, None)
+                self._run(inputs, sizes, outputs, None, watch)
             else:
                 with own(state, self.plan).lock:
-                    self._run(inputs, sizes, outputs, state)
+                    self._run(inputs, sizes, outputs, state, watch)
 
-    def _run(self, inputs: Sequence[Array], sizes: Sizes, outputs: Sequence[Array], state: DeviceState | None) -> None:
+    def _run(self, inputs: Sequence[Array], sizes: Sizes, outputs: Sequence[Array], state: DeviceState | None, watch: Stopwatch | None) -> None:
         api, bound = self._api, self._bind(sizes, state)
         if self.debug:
             api.fill(self._spaces[Space.ARENA].address, POISON, self._spaces[Space.ARENA].nbytes)
@@ -151,7 +165,12 @@ class GpuGraph:
                 api.write(self._address(spot, state), np.ascontiguousarray(given))
         try:
             for part in bound.parts:
-                self._host(part, state) if isinstance(part, _Host) else self._play(part)
+                if isinstance(part, _Host):
+                    self._host(part, state, watch)
+                elif self.debug or watch:
+                    self._step_by_step(part, sizes, state, watch)
+                else:
+                    self._play(part)
             results = [self._read(spot, state) for spot in bound.outputs]
             self._check(sizes)
         except BaseException:
@@ -171,7 +190,7 @@ class GpuGraph:
         if segment.graph is not None:
             self._api.replay(segment.graph)
             return
-        if segment.ran and not self.debug and len(segment.calls) > 1:
+        if segment.ran and len(segment.calls) > 1:
             self._api.begin_capture()
             try:
                 for call in segment.calls:
@@ -182,9 +201,24 @@ class GpuGraph:
             return
         for call in segment.calls:
             self._launch(call)
+        segment.ran = True
+
+    def _step_by_step(self, segment: _Segment, sizes: Sizes, state: DeviceState | None, watch: Stopwatch | None) -> None:
+        """Debug mode waits for each kernel, so that the one that breaks off is the one named, and looks for NaN where there was none."""
+        for k, call in enumerate(segment.calls):
+            with watch.launch(call.step, call.name) if watch else nullcontext():
+                self._launch(call)
             if self.debug:
                 self._settle(call)
-        segment.ran = True
+                if call.step and all(c.step is not call.step for c in segment.calls[k + 1:k + 2]):
+                    self._look_for_nan(call.step, sizes, state)
+
+    def _look_for_nan(self, step: Step, sizes: Sizes, state: DeviceState | None) -> None:
+        def has_nan(ref: Ref) -> bool:
+            return self.plan.graph.type(ref).dtype.is_float and bool(np.isnan(self._read(locate(self.plan, ref, sizes), state).astype(np.float64)).any())
+
+        if any(map(has_nan, step.node.refs)) and not any(map(has_nan, step.node.inputs)):
+            note_once(f"{step.choice.name} made NaN of operands that have none: {show_node(step.node)}{f', {step.node.where}' if step.node.where else ''}")
 
     def _launch(self, call: _Call) -> None:
         self._api.launch(call.function, call.grid, call.threads, call.shared_nbytes, call.arguments)
@@ -206,13 +240,13 @@ class GpuGraph:
             self._api.fill(self._fault.address, 0, FAULT_NBYTES)
             raise index_fault(self.plan.graph, self.plan.graph[int(words[0]) - 1], int(words[1]), int(words[2]), sizes)
 
-    def _host(self, part: _Host, state: DeviceState | None) -> None:
+    def _host(self, part: _Host, state: DeviceState | None, watch: Stopwatch | None) -> None:
         ins = [self._read(s, state) for s in part.ins]
         for a in ins:
             a.flags.writeable = False
         outs = [np.empty(s.shape, s.dtype) for s in part.outs]
         try:
-            with np.errstate(all="ignore"):
+            with np.errstate(all="ignore"), watch.host(part.step) if watch else nullcontext():
                 part.launch(ins, outs, part.attrs)
         except Exception as e:
             raise failure(part.step, e) from (None if isinstance(e, RlxError) else e)

@@ -7,7 +7,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from rlxpy.backends.gpu.api import Arguments, GpuTarget, Replay, answer
+from rlxpy.backends.gpu.api import Arguments, GpuTarget, Held, answer
 from rlxpy.backends.gpu.listing import numbered
 from rlxpy.backends.gpu.sim import Simulation, current
 from rlxpy.errors import CompileError, DeviceError
@@ -100,6 +100,16 @@ class HipApi:
         with self._lock:
             self._ask(self._hip.hipStreamSynchronize(self._stream))
 
+    # ---- time
+    def mark(self) -> Any:
+        event = Held(self._ask(self._hip.hipEventCreate()), self._hip.hipEventDestroy)
+        with self._lock:
+            self._ask(self._hip.hipEventRecord(event.handle, self._stream))
+        return event
+
+    def elapsed_ns(self, since: Any, until: Any) -> int:
+        return int(self._ask(self._hip.hipEventElapsedTime(since.handle, until.handle)) * 1e6)  # milliseconds
+
     # ---- replay
     def begin_capture(self) -> None:
         self._lock.acquire()
@@ -112,7 +122,7 @@ class HipApi:
             self._lock.release()
         made = self._ask(self._hip.hipGraphInstantiateWithFlags(graph, 0))
         self._hip.hipGraphDestroy(graph)
-        return Replay(made, self._hip.hipGraphExecDestroy)
+        return Held(made, self._hip.hipGraphExecDestroy)
 
     def replay(self, graph: Any) -> None:
         with self._lock:
