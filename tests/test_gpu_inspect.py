@@ -388,6 +388,18 @@ def test_inspect_of_a_bundle_shows_each_part_or_what_a_card_runs(files: dict[str
     assert "this card runs [gfx90a]" in rlx("inspect", files["k.hipfb"], "--card", "gfx90a").output
 
 
+@needs_llvm
+def test_inspect_shows_instructions(files: dict[str, Path]) -> None:
+    (kernel,) = told(files["k.hsaco"], "--asm")["parts"][0]["kernels"]
+    lines = kernel["instructions"]
+    assert lines[0]["pc"] == kernel["descriptor"]["entry"]
+    assert [line["text"].split()[0] for line in lines] == [  # as its source has them
+        "s_load_b128", "s_load_b64", "s_load_b32", "s_lshl_b32", "v_add_nc_u32_e32", "s_waitcnt", "v_cmpx_gt_u32_e64", "s_cbranch_execz", "v_lshlrev_b32_e32",
+        "global_load_b32", "global_load_b32", "s_waitcnt", "v_add_f32_e32", "global_store_b32", "s_endpgm"]
+    assert f"vadd_asm:\n  {lines[0]['pc']:#07x}  s_load_b128 s[4:7], s[0:1]" in rlx("inspect", files["k.hsaco"], "--asm").stdout
+    assert "instructions" not in told(files["k.hsaco"])["parts"][0]["kernels"][0]
+
+
 def test_inspect_shows_cuda_code(files: dict[str, Path]) -> None:
     data = told(files["k.cubin"])
     assert (data["arch"], data["kernels"][0]["registers"]) == ("sm_90a", 11)
@@ -399,7 +411,7 @@ def test_inspect_shows_cuda_code(files: dict[str, Path]) -> None:
 
 @pytest.mark.parametrize(("words", "says"), [
     (("cut.hsaco",), "a segment of notes lies outside of the file"), (("k.hsaco", "--card", "gfx9999"), "no AMD target 'gfx9999'"), (("k.cubin", "--card", "gfx90a"), "for CUDA code"),
-    (("missing.hsaco", "--card", "gfx90a"), "--card gfx90a for ")])
+    (("missing.hsaco", "--card", "gfx90a"), "--card gfx90a for "), (("missing.hsaco", "--asm"), "--asm for "), (("k.cubin", "--asm"), "--asm for CUDA code")])
 def test_inspect_tells_what_went_wrong(words: tuple[str, ...], says: str, files: dict[str, Path]) -> None:
     done = rlx("inspect", files["k.hsaco"].parent / words[0], *words[1:], "--json")
     assert done.exit_code == 1

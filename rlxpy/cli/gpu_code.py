@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,23 +30,23 @@ def is_gpu_code(path: Path) -> bool:
         return False
 
 
-def show_gpu_code(path: Path, card: str | None, as_json: bool) -> None:
-    """card: show only what it runs.  Raises CodeObjectError; BackendMissing where nothing is for the card."""
+def show_gpu_code(path: Path, card: str | None, asm: bool, as_json: bool) -> None:
+    """card: show only what it runs; asm: instructions too.  Raises CodeObjectError; BackendMissing where nothing is for the card, or nobody disassembles."""
     from rlxpy.backends.gpu.cudaobject import is_cubin
 
     data = path.read_bytes()
     head = {"path": str(path), "nbytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     cuda = path.suffix == ".ptx" or is_cubin(data)
     title = f"{printable(str(path))}\n{size(len(data))}, sha256 {head['sha256']}"
-    report, text = _cuda(data, path.name, card) if cuda else _amd(data, path.name, card)
+    report, text = _cuda(data, path.name, card, asm) if cuda else _amd(data, path.name, card, asm)
     show(head | report, "\n\n".join((title, *text)), as_json)
 
 
-def _cuda(data: bytes, name: str, card: str | None) -> tuple[dict[str, Any], list[str]]:
+def _cuda(data: bytes, name: str, card: str | None, asm: bool) -> tuple[dict[str, Any], list[str]]:
     from rlxpy.backends.gpu.cudaobject import read_cuda
 
-    if card is not None:
-        raise InputError(f"--card {card} for CUDA code", why="which card runs it is told of AMD's code alone", fix="leave --card out")
+    if card is not None or asm:
+        raise InputError(f"{'--asm' if card is None else f'--card {card}'} for CUDA code", why="it is for AMD's code alone", fix="leave it out")
     found = read_cuda(data, name)
     if found.kind == "PTX":
         note("registers and memory of PTX are not read: the driver allots them when it compiles it")
@@ -59,23 +59,36 @@ def _cuda_row(k: CudaKernel) -> tuple[object, ...]:
     return k.name, *("?" if v is None else v for v in (k.max_threads, k.registers)), *("?" if n is None else f"{n} B" for n in (k.shared_nbytes, k.local_nbytes)), args
 
 
-def _amd(data: bytes, name: str, card: str | None) -> tuple[dict[str, Any], list[str]]:
+def _amd(data: bytes, name: str, card: str | None, asm: bool) -> tuple[dict[str, Any], list[str]]:
     from rlxpy.backends.gpu.arch import target
     from rlxpy.backends.gpu.bundle import read_bundle
 
     bundle = read_bundle(data, name)
     wanted = None if card is None else bundle.code_for(target(card))
     shown = [e for e in bundle.entries if wanted is None or e.code is wanted]
-    return {"parts": [_part(e) for e in shown]}, [text for e in shown for text in _part_text(e)]
+    parts = [(e, _instructions(e) if asm else {}) for e in shown]
+    return {"parts": [_part(e, lines) for e, lines in parts]}, [text for e, lines in parts for text in _part_text(e, lines)]
 
 
-def _part(e: Entry) -> dict[str, Any]:
+def _instructions(e: Entry) -> dict[str, list[tuple[int, str]]]:
+    """(pc, text) of each kernel, by name."""
+    from rlxpy.backends.gpu.sim.isa.text import disassemble
+
+    if e.code is None:
+        return {}
+    lines, symbols = disassemble(e.code.elf.b.data), e.code.elf.symbols
+    ends = {k.name: k.descriptor.entry + (symbols[k.name].nbytes if k.name in symbols else 0) for k in e.code.kernels}
+    return {k.name: [(at.pc, at.text) for at in lines if k.descriptor.entry <= at.pc < ends[k.name]] for k in e.code.kernels}
+
+
+def _part(e: Entry, lines: Mapping[str, list[tuple[int, str]]]) -> dict[str, Any]:
     part = {"id": e.id, "nbytes": e.nbytes}
-    return part if e.code is None else part | {"target": str(e.code.target), "version": e.code.version, "sha256": e.code.sha256, "kernels": [_kernel(k, e) for k in e.code.kernels]}
+    return part if e.code is None else part | {"target": str(e.code.target), "version": e.code.version, "sha256": e.code.sha256, "kernels": [_kernel(k, e, lines) for k in e.code.kernels]}
 
 
-def _kernel(k: Kernel, e: Entry) -> dict[str, Any]:
-    return asdict(k) | {"args": [asdict(a) | {"hidden": a.hidden} for a in k.args], "breaches": _breaches(k, e)}
+def _kernel(k: Kernel, e: Entry, lines: Mapping[str, list[tuple[int, str]]]) -> dict[str, Any]:
+    asm = {"instructions": [{"pc": pc, "text": text} for pc, text in lines[k.name]]} if k.name in lines else {}
+    return asdict(k) | {"args": [asdict(a) | {"hidden": a.hidden} for a in k.args], "breaches": _breaches(k, e)} | asm
 
 
 def _breaches(k: Kernel, e: Entry) -> list[str]:
@@ -85,7 +98,7 @@ def _breaches(k: Kernel, e: Entry) -> list[str]:
     return list(breaches(k, e.code.target, KernelContract(scratch=True))) if e.code else []
 
 
-def _part_text(e: Entry) -> Iterator[str]:
+def _part_text(e: Entry, lines: Mapping[str, list[tuple[int, str]]]) -> Iterator[str]:
     if e.code is None:
         yield f"part {printable(e.id)}, {size(e.nbytes)}: not for AMD's GPUs, and not read"
         return
@@ -95,6 +108,8 @@ def _part_text(e: Entry) -> Iterator[str]:
     yield table(("of kernel", "argument", "offset", "bytes", "kind", "type"), args)
     if stopped := [f"{k.name} will not be launched: {why}" for k in e.code.kernels for why in _breaches(k, e)]:
         yield "\n".join(map(printable, stopped))
+    for name, instructions in lines.items():
+        yield "\n".join((f"{printable(name)}:", *(f"  {pc:#07x}  {text}" for pc, text in instructions)))
 
 
 def _amd_row(k: Kernel) -> tuple[object, ...]:

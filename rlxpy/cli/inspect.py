@@ -24,6 +24,7 @@ _VALUE_WIDTH = 100
 def inspect(
     path: Annotated[str, typer.Argument(metavar="PATH", help="A GGUF, safetensors or npz file, a Hugging Face folder, a model name, a graph, or compiled GPU code.")],
     card: Annotated[str | None, typer.Option("--card", metavar="TARGET", help="Of code for several AMD chips, what this one runs: gfx1100, gfx90a:sramecc+:xnack-.")] = None,
+    asm: Annotated[bool, typer.Option("--asm", help="Of AMD's code, the instructions too; needs llvm-objdump.")] = False,
     as_json: Json = False,
 ) -> None:
     """Show what a weight file, a graph file or compiled GPU code holds.
@@ -35,10 +36,10 @@ def inspect(
     from rlxpy.flow.weights import open_weights
 
     if is_gpu_code(Path(path)):
-        show_gpu_code(Path(path), card, as_json)
+        show_gpu_code(Path(path), card, asm, as_json)
         return
-    if card is not None:
-        raise InputError(f"--card {card} for {path!r}", why="it is for compiled GPU code", fix="leave it out, or name a code object or bundle")
+    if card is not None or asm:
+        raise InputError(f"{'--asm' if card is None else f'--card {card}'} for {path!r}", why="it is for compiled GPU code", fix="leave it out, or name a code object or bundle")
     if is_graph_file(Path(path)):
         show_graph(read_graph(path), as_json)
         return
