@@ -18,6 +18,7 @@ from rlxpy.compiler.devices import backend_report
 from rlxpy.extend import devices, libraries, passes, quantisers, target
 from rlxpy.extend.libraries import registered_libraries
 from rlxpy.extend.passes import registered_passes
+from rlxpy.flow.weights import Rounded, open_weights
 from rlxpy.ir import extension
 from rlxpy.ir.encoding import encoding, registry as encodings
 from rlxpy.ir.extension import is_op_registered
@@ -255,3 +256,35 @@ SEVEN = 7
     assert "int is not a target" in states()["wrong"][1]
     assert projects.target("c99").name == "c99"  # rlxpy's own stay what they are
     assert "target 'c99' is rlxpy's own" in states()["c99"][1]
+
+
+QUANTISERS = """
+from dataclasses import dataclass
+from rlxpy.extend import *
+
+@dataclass(frozen=True)
+class Scaled(Rtn):
+    factor: float = 2.0
+    name: str = "plug_q.scaled"
+
+    def __call__(self, values, to, weight):
+        return quantize(values * values.dtype.type(self.factor), to)
+
+OTHER = Scaled(factor=3.0)
+
+def breaks():
+    register_quantiser(Scaled(name="plug_q.half"))
+    raise KeyError("no calibration")
+"""
+
+
+def test_quantisers_are_found_clash_and_break_like_any_other_plug_in(package: Package) -> None:
+    package("plug_q", {"quantisers": ["a = plug_q:Scaled", "b = plug_q:OTHER", "c = plug_q:breaks", "d = plug_q:nowhere"]}, QUANTISERS)
+    w = np.linspace(-1, 1, 64, dtype=np.float32).reshape(2, 32)
+    scaled = Rounded(open_weights({"w": w}), "q8_0", "plug_q.scaled:factor=4")["w"]
+    np.testing.assert_allclose(encoding("q8_0").decode((scaled.array(),), 32), 4 * w, atol=0.03)
+    assert [*quantisers.registered_quantisers()] == ["plug_q.scaled"], "nothing is left of the others"
+    found = states()
+    assert {name: state for name, (state, _) in found.items()} == {"a": "loaded", "b": "refused", "c": "broken", "d": "broken"}
+    assert "'plug_q.scaled' is already registered" in found["b"][1]
+    assert found["c"][1] == "KeyError: 'no calibration'"
