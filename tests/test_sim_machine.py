@@ -2,7 +2,11 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -104,6 +108,20 @@ def test_machine_code_is_refused_by_a_device_of_host_code(hip: Hip) -> None:
     with simulated("gfx1100"), pytest.raises(HipError, match=r'simulated\(arch, by="isa"\) runs it') as e:
         hip.moduleLoadData(bytearray(code))
     assert e.value.number == 209
+
+
+def test_a_process_ends_with_modules_loaded() -> None:
+    """The runtime outlives the interpreter and calls it no more."""
+    script = """
+from sim_device import VADD, Hip
+from rlxpy.backends.gpu.sim import simulated
+device = simulated("gfx1100", by="isa")
+device.__enter__()
+held = Hip().kernel(VADD, "vadd")
+"""
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    done = subprocess.run([sys.executable, "-X", "faulthandler", "-c", script], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 # ---- planted bugs

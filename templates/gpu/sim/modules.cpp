@@ -18,7 +18,7 @@ struct Module {
     uint64_t handle = 0;                    // of machine code
     ~Module() {
         if (library) dlclose(library);
-        if (handle) machine.unload(handle);
+        if (handle && machine.unload) machine.unload(handle);  // Python may be gone before the last module is
     }
 };
 

@@ -1,6 +1,7 @@
 """`simulated(...)`: puts the simulated runtime under hip-python, and says which device it is."""
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import sys
@@ -16,7 +17,7 @@ from typing import Any, Literal
 from rlxpy.backends.gpu.arch import Target, target
 from rlxpy.backends.gpu.sim.build import cxx, library, toolchain
 from rlxpy.backends.gpu.sim.host import compile_host
-from rlxpy.backends.gpu.sim.machine import Machine, compile_machine, machine_toolchain
+from rlxpy.backends.gpu.sim.machine import Functions, Machine, compile_machine, machine_toolchain
 from rlxpy.errors import BackendMissing, CompileError, DeviceError, InputError
 from rlxpy.frozen import dataclass
 from rlxpy.settings import setting
@@ -135,9 +136,15 @@ class Runtime:
         self.hip.rlx_sim_connect(byref(self.machine.functions))
         self._compile = COMPILE(self._compile_program)  # held, for C only borrows it
         self.rtc.rlx_rtc_connect(self._compile)
+        atexit.register(self._disconnect)
         self._lock = threading.Lock()
         self._settled: Simulation | None = None
         self._entered: list[Simulation] = []
+
+    def _disconnect(self) -> None:
+        """The libraries outlive the interpreter, which must not be called any more."""
+        self.hip.rlx_sim_connect(byref(Functions()))
+        self.rtc.rlx_rtc_connect(COMPILE())
 
     @property
     def now(self) -> Simulation | None:
