@@ -1,12 +1,13 @@
 """Kernels of GPUs in simulation, waves of 32 and of 64: samples of every op against their meaning, then what samples do not have."""
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
-from gpu_device import agree, gpu as gpu
+from gpu_device import WAVES, agree, gpu as gpu, simulation
 from kernel_graphs import RNG, bits, blocks, indexing, orders, row_arrays, row_shapes
 from samples import OPS, assert_same, cases, samples
 
@@ -23,7 +24,8 @@ from rlxpy.ir.op import CONTROL, ELEMENTWISE
 from rlxpy.tools.behaviour import same
 from rlxpy.tools.samples import Sample
 
-PRODUCTS = frozenset({Op.MATMUL, Op.QMATMUL, Op.DEQUANTIZE, Op.ATTENTION})  # have a file of their own
+PRODUCTS = frozenset({Op.MATMUL, Op.QMATMUL, Op.DEQUANTIZE, Op.ATTENTION})  # have files of their own
+MINE = tuple(op for op in OPS if op not in PRODUCTS | CONTROL)
 DEBUG = CompileOptions(debug=True)
 
 
@@ -42,36 +44,50 @@ def test_the_list_of_what_runs_on_the_host_tier_is_this_one() -> None:
     assert found == listed.keys(), f"write a kernel, a line in library.py, or strike one off: {sorted((op.text, d) for op, d in found ^ listed.keys())}"
 
 
-TYPES = {32: ("f32", "c64"), 64: ("bf16", "i8")}
-ORDERED = {32: ("float32", "int64"), 64: (ml_dtypes.bfloat16,)}
+TYPES = {32: ("f32", "c64", "bool"), 64: ("bf16", "i8")}
+ORDERED = {32: "float32", 64: ml_dtypes.bfloat16}
+ROWS = {32: (DType.F32, 300), 64: (DType.BF16, 37)}  # and how wide they are
 
 
 def wave(device: str) -> int:
     return Gpu(VENDORS[device]).api().target.wave
 
 
-def some(wave: int) -> list[Sample]:
-    """Every case of the ops that are more than their scalar text, and one that broadcasts of the others, in types of every width."""
-    types = frozenset(d for d in DType if d.text in TYPES[wave])
-    return [s for op in OPS if op not in PRODUCTS | CONTROL for s in samples(op, types, cases(op)[1:2] if op in ELEMENTWISE else None)]
+def some(types: Collection[str], ops: Iterable[Op], most: int) -> Iterator[Sample]:
+    """Cases of the ops that are more than their scalar text, up to so many, and one that broadcasts of the others, in f32 alone."""
+    for op in ops:
+        dtypes = frozenset(d for d in DType if d.text in types and (op not in ELEMENTWISE or d.text in ("f32", "bool")))
+        yield from samples(op, dtypes, cases(op)[1:2] if op in ELEMENTWISE else cases(op)[:most])
 
 
-def test_every_op_gives_what_it_means(gpu: str) -> None:
+def check(device: str, which: Iterable[Sample]) -> None:
+    """All in one graph: what each means, twice."""
     b, given, want, outputs = Builder("samples"), list[Array](), list[tuple[str, Array]](), list[Any]()
-    for k, s in enumerate(some(wave(gpu))):
+    for k, s in enumerate(which):
         arrays = s.arrays(k)
         outputs += s.call(b, s.inputs(b, f"s{k}_"))
         given += arrays
         want += [(str(s), w) for w in s.reference(arrays)]
-    f = compile(b.finish(*outputs), device=gpu, options=DEBUG)
+    f = compile(b.finish(*outputs), device=device, options=DEBUG)
     for turn in range(2):
         for got, (name, w) in zip(f.run(*given), want, strict=True):
             same(got, w, f"{name}, run {turn}")
 
 
+def test_every_op_gives_what_it_means(gpu: str) -> None:
+    check(gpu, some(TYPES[wave(gpu)], MINE, most=6))
+
+
+@pytest.mark.parametrize("arch", WAVES)
+def test_as_machine_code_they_give_the_same_within_their_memory_and_without_races(arch: str) -> None:
+    with simulation(arch, by="isa"):
+        check("rocm", some(("f32",), (op for op in MINE if op not in ELEMENTWISE), most=2))
+        agree("rocm", lambda x: [x.sort(axis=0)[0], (x * 2.0).softmax(axis=1), x.cumsum(axis=0), x.argmax(axis=0)], [bits((RUN + 70, 2), "float32")])
+
+
 # ---- rows ----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("dtype", "width"), [(DType.F32, 300), (DType.BF16, 37)], ids=str)
-def test_fused_rows_and_reductions_are_their_chain(gpu: str, dtype: DType, width: int) -> None:
+def test_fused_rows_and_reductions_are_their_chain(gpu: str) -> None:
+    dtype, width = ROWS[wave(gpu)]
     sizes = (row_arrays(dtype, width, batch) for batch in (1, 3))
     f = agree(gpu, lambda *xs: list(blocks(*xs)), row_arrays(dtype, width, 2), *sizes, shapes=row_shapes(sym("B", 1, 3), width))
     assert {"rows", "reduce"} <= {n.kind for n in f.plan.graph}
@@ -89,7 +105,7 @@ def test_softmax_and_norms_of_special_values_and_of_nothing(gpu: str) -> None:
 
 # ---- order ---------------------------------------------------------------------------------------------------------
 def test_order_of_any_bits_along_every_axis_and_of_views(gpu: str) -> None:
-    agree(gpu, lambda *xs: [y for x in xs for y in orders(x)] + orders(xs[0].T[:, 1:].reverse(axes=(2,))), [bits(s, d) for d in ORDERED[wave(gpu)] for s in ((5, 67, 4), (3, 130))])
+    agree(gpu, lambda *xs: [y for x in xs for y in orders(x)] + orders(xs[0].T[:, 1:].reverse(axes=(2,))), [bits(s, ORDERED[wave(gpu)]) for s in ((5, 67, 4), (3, 130))])
 
 
 def test_lines_longer_than_a_run_are_merged(gpu: str) -> None:
@@ -101,18 +117,27 @@ def test_lines_longer_than_a_run_are_merged(gpu: str) -> None:
     agree(gpu, lambda x: [*x.top_k(k=40), x.argmax(axis=0), x.argmin(axis=0)], [bits((3000,), "float16")])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "int8"])
-def test_running_sums_of_lines_and_of_columns(gpu: str, dtype: str) -> None:
-    agree(gpu, lambda x: [x.cumsum(axis=0), x.cumsum(axis=1), x.T.cumsum(axis=0), x.reverse(axes=(1,)).cumsum(axis=-1)], [RNG.integers(-3, 4, (3, 700)).astype(dtype)])
+def test_long_columns_many_and_few(gpu: str) -> None:
+    """A thread goes along each of many, a block along each of few."""
+    agree(gpu, lambda *xs: [y for x in xs for y in (*(x.apply(op, (x,), {"axis": 0}) for op in ("softmax", "log_softmax", "argmax", "argmin")), (x * 0.5).mean(axes=(0,)),
+                                                    x.max(axes=(0,)), x.round().cumsum(axis=0))], [RNG.normal(size=(90, columns)).astype(np.float32) for columns in (70, 3)])
+
+
+def test_running_sums_of_lines_and_of_columns(gpu: str) -> None:
+    agree(gpu, lambda *xs: [y for x in xs for y in (x.cumsum(axis=0), x.cumsum(axis=1), x.T.cumsum(axis=0), x.reverse(axes=(1,)).cumsum(axis=-1))],
+          [RNG.integers(-3, 4, (3, 700)).astype(d) for d in ("float32", "int8")])
 
 
 # ---- by index ------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("index", ["int8", "uint16"])
-def test_every_kind_of_index_and_views_of_what_it_points_into(gpu: str, index: str) -> None:
-    low = 0 if index[0] == "u" else -7
-    at, few = RNG.integers(low, 7, (7, 90)).astype(index), RNG.integers(low, 7, (5, 3)).astype(index)
-    agree(gpu, lambda x, at, few, u: [x.take_along(at, axis=0), x.T.take_along(at.T, axis=-1), x.T.gather(few.T, axis=1), x[:, ::2].gather(few, axis=0), x.scatter_add(few, u, axis=0),
-                                 x.T.scatter_add(few, u.transpose(perm=(2, 0, 1)), axis=1)], [bits((7, 90), "float32"), at, few, RNG.integers(-3, 4, (5, 3, 90)).astype(np.float32)])
+def test_every_kind_of_index_and_views_of_what_it_points_into(gpu: str) -> None:
+    def make(x: Any, u: Any, *indices: Any) -> list[Any]:
+        return [y for at, few in zip(indices[::2], indices[1::2], strict=True) for y in (
+            x.take_along(at, axis=0), x.T.take_along(at.T, axis=-1), x.T.gather(few.T, axis=1), x[:, ::2].gather(few, axis=0), x.scatter_add(few, u, axis=0),
+            x.T.scatter_add(few, u.transpose(perm=(2, 0, 1)), axis=1))]
+
+    kinds = (("int8", -7), ("uint16", 0), ("int64", -7))
+    agree(gpu, make, [bits((7, 90), "float32"), RNG.integers(-3, 4, (5, 3, 90)).astype(np.float32),
+                      *(RNG.integers(low, 7, shape).astype(kind) for kind, low in kinds for shape in ((7, 90), (5, 3)))])
 
 
 def test_scatter_add_sums_in_order(gpu: str) -> None:
@@ -174,13 +199,12 @@ def test_sizes_and_padding_of_symbolic_shapes(gpu: str) -> None:
     agree(gpu, make, [np.ones((4, 3), np.float32)], [np.ones((0, 3), np.float32)], [np.ones((9, 3), np.float32)], shapes=[(n, 3)])
 
 
-@pytest.mark.parametrize("axis", [0, 2])
-def test_rows_are_put_into_caches_that_lie_in_any_order(gpu: str, axis: int) -> None:
+def test_rows_are_put_into_caches_that_lie_in_any_order(gpu: str) -> None:
     """A cache that is a view is copied as it is walked, not as it lies."""
     x, y = RNG.normal(size=(5, 4, 3)).astype(np.float32), RNG.normal(size=(1, 9, 10)).astype(np.float32)
-    new = RNG.normal(size=[2 if a == axis else d for a, d in enumerate((3, 4, 5))]).astype(np.float32)
-    agree(gpu, lambda x, y, new: [cache.kv_append(new, new.builder.const(1), axis=axis)
-                             for cache in (x.transpose(perm=(2, 1, 0)), y[:, 1::2, ::2].expand(shape=(3, 4, 5)), x.transpose(perm=(2, 1, 0)).reverse(axes=(1,)))], [x, y, new])
+    new = [RNG.normal(size=[2 if a == axis else d for a, d in enumerate((3, 4, 5))]).astype(np.float32) for axis in range(3)]
+    agree(gpu, lambda x, y, *new: [cache.kv_append(rows, x.builder.const(1), axis=axis) for axis, rows in enumerate(new) for cache in (
+        x.transpose(perm=(2, 1, 0)), y[:, 1::2, ::2].expand(shape=(3, 4, 5)), x.transpose(perm=(2, 1, 0)).reverse(axes=(1,)))], [x, y, *new])
 
 
 def test_a_failed_run_leaves_every_cache_as_it_was(gpu: str) -> None:

@@ -11,7 +11,7 @@ from rlxpy.backends.cpu.loops import index, offset
 from rlxpy.backends.cpu.order import key
 from rlxpy.backends.gpu.elementwise import each, over
 from rlxpy.backends.gpu.kernel import THREADS, Kernel, Room, Site, arguments, params, quotient, symbols_used, threads_for
-from rlxpy.backends.gpu.reduction import FEW
+from rlxpy.backends.gpu.lines import alone, by_lines
 from rlxpy.backends.templates import read, render
 from rlxpy.ir.dims import Dim, product, upper
 from rlxpy.ir.graph import Graph, Node
@@ -21,26 +21,13 @@ RUN = 1024        # items that a block sorts in shared memory: two times 16 KiB
 ITEM_NBYTES = 16  # rlx_item
 
 
-def _alone(lines: Lines) -> bool:
-    """Whether a thread has a line for itself: one of few elements, or with neighbours that read side by side."""
-    return upper(lines.length) <= FEW or (lines.lanes[0] == 1 and lines.steps[0] != 1)
-
-
-def _by_lines(site: Site, lines: Lines, text: str, alone: bool) -> Kernel:
-    """`text` for each line r, by a thread or by a block."""
-    rows = product(lines.walks.sizes)
-    if alone:
-        return each(site, rows, ["const i64 r = t;", *text.splitlines()])
-    return Kernel(params(site.ins, *site.outs), f"const i64 r = blockIdx.x;\n{text}", arguments(site.ins, *site.outs), (rows,), sizes=symbols_used(site))
-
-
 def emit_arg(site: Site) -> Kernel:
     (x,), out = site.ins, site.out
     lines = lines_of(site.node.attrs.axis, x, out)  # type: ignore[attr-defined]
     places = [*unravel(lines.walks.sizes), f"const {x.c} *p = x0 + {offset(lines.walks.strides[0])};", f"i64 *q = y + {offset(lines.walks.strides[1])};"]
-    text = render("gpu/arg.j2", n=ctext.dim(lines.length), places=places, T=ctext.value(x.dtype), alone=_alone(lines), threads=THREADS, floating=x.dtype.is_float,
+    text = render("gpu/arg.j2", n=ctext.dim(lines.length), places=places, T=ctext.value(x.dtype), alone=alone(lines), threads=THREADS, floating=x.dtype.is_float,
                   than=">" if site.node.op is Op.ARGMAX else "<", element=lambda k: scalar.load(x.dtype, f"p[{index(lines.steps[0], k)}]"))
-    return _by_lines(site, lines, text, _alone(lines))
+    return by_lines(site, lines, text.splitlines(), alone(lines))
 
 
 # ---- running sums --------------------------------------------------------------------------------------------------
@@ -51,11 +38,11 @@ def emit_cumsum(site: Site) -> Kernel:
     T, n = ctext.value(x.dtype.accumulator), ctext.dim(lines.length)
     places = [*unravel(lines.walks.sizes), f"const {x.c} *p = x0 + {offset(lines.walks.strides[0])};", f"{out.c} *q = y + {offset(lines.walks.strides[1])};", f"{T} sum = 0;"]
     element, to = scalar.load(x.dtype, f"p[{index(lines.steps[0], 'k')}]"), f"q[{index(lines.steps[1], 'k')}]"
-    alone = [f"for (i64 k = 0; k < {n}; k++) {{ sum += {element}; {to} = {scalar.store(out.dtype, 'sum')}; }}"]
+    one = [f"for (i64 k = 0; k < {n}; k++) {{ sum += {element}; {to} = {scalar.store(out.dtype, 'sum')}; }}"]
     together = [f"__shared__ {T} room[{THREADS}];", f"for (i64 k0 = 0; k0 < {n}; k0 += {THREADS}) {{", "  const i64 k = k0 + threadIdx.x;",
                 f"  const {T} before = rlx_block_scan(k < {n} ? ({T}){element} : ({T})0, room);", f"  if (k < {n}) {to} = {scalar.store(out.dtype, f'({T})(sum + before)')};",
                 f"  sum += room[{THREADS - 1}];", "}"]
-    return _by_lines(site, lines, "\n".join([*places, *(alone if _alone(lines) else together)]), _alone(lines))
+    return by_lines(site, lines, [*places, *(one if alone(lines) else together)], alone(lines))
 
 
 # ---- sort, top_k ---------------------------------------------------------------------------------------------------

@@ -7,15 +7,15 @@ from rlxpy.backends.cpu.folds import OPERATOR, Fold, declared, folds_of, result_
 from rlxpy.backends.cpu.loops import offset
 from rlxpy.backends.cpu.reduction import loads, pointers, renamed, walks_of
 from rlxpy.backends.gpu.kernel import THREADS, Kernel, Site, arguments, params, quotient, symbols_used
-from rlxpy.ir.dims import product, upper
+from rlxpy.backends.gpu.lines import by_thread, steps
+from rlxpy.ir.dims import product
 from rlxpy.ir.graph import Ref
 
 FOLD = {"+": "rlx_sum", "*": "rlx_prod", "max": "rlx_max", "min": "rlx_min", "|": "rlx_or", "&": "rlx_and"}  # of block.h, by the operator of cpu/folds.py
-FEW = 64  # folded elements, up to which a thread makes a result alone
 
 
 def emit(site: Site) -> Kernel:
-    """A block for each result; a thread, where neighbouring results lie side by side in memory or few elements are folded."""
+    """A thread or a block for each result."""
     body = body_of(site)
     root = next(n for n in body if n.op in OPERATOR)
     source = body.type(root.inputs[0])
@@ -30,8 +30,8 @@ def emit(site: Site) -> Kernel:
     kept, gone = walks.kept, walks.gone
     folds = folds_of(root.op, source.dtype, feeding.result)
     rows, count = product(kept.sizes), product(gone.sizes)
-    alone = upper(count) <= FEW or (any(s[-1] == 1 for s in walks.sources) and not any(s[-1] == 1 for s in gone.strides))
-    first, step = ("0", "1") if alone else ("threadIdx.x", "blockDim.x")
+    alone = by_thread(count, rows, any(s[-1] == 1 for s in walks.sources) and not any(s[-1] == 1 for s in gone.strides))
+    first, step = steps(alone)
     value = scalar.rounded(root.type.dtype, result_of(root.op, source.dtype, ctext.dim(product(source.shape[a] for a in axes))))
     lines = [*unravel(kept.sizes), *pointers(site, walks.before, "p", "x", lambda i: offset(walks.sources[i])),
              *pointers(site, walks.after, "e", "x", lambda i: offset(walks.targets[i])), *declared(folds),

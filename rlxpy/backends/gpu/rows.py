@@ -9,11 +9,10 @@ from rlxpy.backends.cpu.folds import Fold, declared, least
 from rlxpy.backends.cpu.lines import lines_of
 from rlxpy.backends.cpu.loops import index, offset
 from rlxpy.backends.cpu.rows import passes_of
-from rlxpy.backends.gpu.elementwise import each
 from rlxpy.backends.gpu.kernel import Kernel, Site, arguments, params, symbols_used, threads_for
+from rlxpy.backends.gpu.lines import alone, by_lines, steps
 from rlxpy.backends.gpu.reduction import together
 from rlxpy.backends.templates import render
-from rlxpy.ir.dims import product
 from rlxpy.ir.op import Op
 
 
@@ -37,16 +36,20 @@ def _over(lines: list[str]) -> list[str]:
 
 
 def emit_softmax(site: Site) -> Kernel:
-    """Along any axis: a thread for each line, where neighbours read side by side."""
+    """Along any axis: a thread or a block for each line."""
     (x,), out = site.ins, site.out
     if site.node.attrs.axis % len(x.shape) == len(x.shape) - 1:  # type: ignore[attr-defined]
         return emit(site)
     lines, acc = lines_of(site.node.attrs.axis, x, out), out.dtype.accumulator  # type: ignore[attr-defined]
     T, walks = ctext.value(acc), lines.walks
     element = scalar.load(x.dtype, f"p[{index(lines.steps[0], 'k')}]")
-    loop, take = f"for (i64 k = 0; k < {ctext.dim(lines.length)}; k++)", f"const {T} v = {element};"
+    one, folds = alone(lines), (Fold("top", T, "max", least(acc), "v"), Fold("sum", T, "+", "0", "rlx_exp(v - top)"))
+    first, step = steps(one)
+    loop, take = f"for (i64 k = {first}; k < {ctext.dim(lines.length)}; k += {step})", f"const {T} v = {element};"
     value, last = ("v - top - shift", "shift = rlx_log(sum)") if site.node.op is Op.LOG_SOFTMAX else ("rlx_exp(v - top)*scale", "scale = 1/sum")
-    return each(site, product(walks.sizes), [
-        *unravel(walks.sizes, "t"), f"const {x.c} *p = x0 + {offset(walks.strides[0])};", f"{out.c} *q = y + {offset(walks.strides[1])};",
-        f"{T} top = {least(acc)}, sum = 0;", f"{loop} {{ {take} top = v > top ? v : top; }}", f"{loop} {{ {take} sum += rlx_exp(v - top); }}", f"const {T} {last};",
-        f"{loop} {{ {take} q[{index(lines.steps[1], 'k')}] = {scalar.store(out.dtype, value)}; }}"])
+    text = [*unravel(walks.sizes), f"const {x.c} *p = x0 + {offset(walks.strides[0])};", f"{out.c} *q = y + {offset(walks.strides[1])};",
+            *([] if one else [f"__shared__ {T} room[RLX_WAVES];"])]
+    for f in folds:
+        text += [*declared([f]), f"{loop} {{ {take} {f.step(f.name, f.value)} }}", *([] if one else [together(f, "room")])]
+    text += [f"const {T} {last};", f"{loop} {{ {take} q[{index(lines.steps[1], 'k')}] = {scalar.store(out.dtype, value)}; }}"]
+    return by_lines(site, lines, text, one)
