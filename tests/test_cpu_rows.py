@@ -1,6 +1,7 @@
 """Reductions, softmax and norms on the cpu, alone and with the chains around them, against the reference that runs op by op."""
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -79,3 +80,18 @@ def test_special_values() -> None:
     assert np.isnan(low).tolist() == [k == 3 for k in range(40)]
     assert np.isnan(soft).all(axis=1).tolist() == [k in (3, 7) for k in range(40)]
     np.testing.assert_array_equal(normed[9], np.full(40, 3))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.text)
+@pytest.mark.parametrize("shape", [(3, 0), (0, 5), (0, 0)], ids=str)
+def test_rows_of_nothing_and_no_rows(dtype: DType, shape: tuple[int, int]) -> None:
+    b = Builder("nothing")
+    x = b.input("x", shape, dtype)
+    chains = (x.softmax(axis=-1), x.log_softmax(axis=-1), x.rms_norm(eps=1e-5), x.layer_norm(eps=1e-5), (x * 2.0).softmax(axis=-1) + 1.0, x.softmax(axis=0))
+    graph = b.finish(*chains, x.sum(axes=(-1,)), x.mean(axes=(0,)))
+    given = np.zeros(shape, dtype.numpy)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        want = compile(graph, device="reference", options=CompileOptions(optimise=False))(given)
+    for got, expected in zip(compile(graph, device="cpu", wait=True)(given), want, strict=True):
+        np.testing.assert_array_equal(got.astype(np.float64), expected.astype(np.float64))

@@ -259,15 +259,20 @@ def kv_append(cache: Array, new: Array, pos: Array, axis: int) -> Array:
 # ---- model blocks --------------------------------------------------------------------------------------------------
 def layer_norm(x: Array, *params: Array, eps: float) -> Array:
     """Two passes, so a constant row gives exactly the bias.  Ba et al. 2016, arXiv:1607.06450."""
-    d = x - x.mean(-1, keepdims=True)
-    y = d / np.sqrt((d * d).mean(-1, keepdims=True) + x.dtype.type(eps))
+    d = x - _mean(x)
+    y = d / np.sqrt(_mean(d * d) + x.dtype.type(eps))
     return np.asarray(_affine(y, params))
 
 
 def rms_norm(x: Array, *params: Array, eps: float) -> Array:
     """x / rms(x).  Zhang and Sennrich 2019, arXiv:1910.07467."""
-    y = x / np.sqrt((x * x).mean(-1, keepdims=True) + x.dtype.type(eps))
+    y = x / np.sqrt(_mean(x * x) + x.dtype.type(eps))
     return np.asarray(_affine(y, params))
+
+
+def _mean(x: Array) -> Array:
+    """Over the last axis; of nothing, for rows that have nothing to divide by it."""
+    return x.mean(-1, keepdims=True) if x.shape[-1] else np.zeros((*x.shape[:-1], 1), x.dtype)
 
 
 def _affine(y: Array, params: tuple[Array, ...]) -> Array:

@@ -94,7 +94,7 @@ def emit(site: Site) -> Kernel:
 
     per_task, rows = max(1, TASK_NUMEL // max(1, longest)), ctext.dim(made.rows)
     text = render("cpu/rows.c.j2", width=ctext.dim(made.width), rows=rows, per_task=per_task, places=made.places, block=_block,
-                  stack=longest if made.kept == "row" and (made.back == "row" or made.node.op is Op.SOFTMAX) else 0,
+                  stack=max(longest, 1) if made.kept == "row" and (made.back == "row" or made.node.op is Op.SOFTMAX) else 0,
                   first=list(made.first), again=list(made.again), total=total, finish=finish, **made.facts())
     return Kernel(params(site.ins, *site.outs), text, arguments(site.ins, *site.outs), f"rlx_ceil_quotient({rows}, {per_task})", symbols_used(site))
 
