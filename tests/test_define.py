@@ -10,7 +10,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from rlxpy import Builder, DType, Graph, Op, compile, parse, show, sym
-from rlxpy.errors import AlreadyRegistered, BuildError, HookMismatch, NotRegistered
+from rlxpy.errors import AlreadyRegistered, BuildError, HookMismatch, NotRegistered, VerifyError
 from rlxpy.extend import Attrs, OpExtension, OpRow, TensorType, declare_op, is_op_registered, op, register_op, register_op_strict, registry
 from rlxpy.ir.dims import Dim
 from rlxpy.ir.extension import registered_ops
@@ -310,3 +310,18 @@ def test_builders_report_the_kinds_of_error() -> None:
     assert found.ref == ext(x, 1.0).ref == ext(x, cap=1.0).ref
     y = op("acme.sub")(lambda x, y: x - y)(1.0, x)
     assert_array_equal(compile(b.finish(y)).run(np.array([1, 2, 3], np.float32)), [0, -1, -2])
+
+
+def test_a_graph_of_an_op_that_was_registered_anew_is_told_what_changed() -> None:
+    @op("acme.scaled")
+    def scaled(x: Any, by: float = 1.0) -> Any: return x * by
+
+    g = one(lambda x: scaled(x, by=2.0))
+    f = compile(g)
+
+    @op("acme.scaled")
+    def other(x: Any, times: int = 1, plus: float = 0.0) -> Any: return x * times + plus
+
+    with pytest.raises(VerifyError, match=r"its parameters are by, and those of acme.scaled as it is registered now times, plus"):
+        compile(g)
+    assert_allclose(f(X), X * 2, rtol=1e-6)  # what was compiled before is as it was

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rlxpy.errors import RlxError, VerifyError
-from rlxpy.ir.attrs import Literal
+from rlxpy.ir.attrs import Custom, Literal, field_types
 from rlxpy.ir.builder import infer
 from rlxpy.ir.graph import Graph, Node, Ref
 from rlxpy.ir.op import LEAVES, Op
@@ -65,6 +65,8 @@ def _fault(graph: Graph, position: int, n: Node, sound: set[Graph]) -> str | Non
             return f"{field}: {why} at {where}"
         sound.add(body)
     try:
+        if isinstance(n.attrs, Custom) and (own := field_types(type(n.attrs.given))) != (now := field_types(n.row.attrs)):
+            return f"its parameters are {', '.join(own) or 'none'}, and those of {n.attrs.name} as it is registered now {', '.join(now) or 'none'}"
         wanted = infer(n.op, n.attrs, tuple([graph.nodes[r.node].types[r.out] for r in n.inputs]))
     except Exception as e:  # a rule may meet parameters that nobody's code would make
         return str(e) if isinstance(e, RlxError) else f"{type(e).__name__}: {e}"
