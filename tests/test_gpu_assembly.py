@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import runpy
 import struct
 import subprocess
@@ -18,7 +19,7 @@ import pytest
 from gpu_objects import needs_llvm
 from sim_device import needs_clang, needs_simulation
 
-from rlxpy import Builder, CompileOptions, Graph, Op, RlxError, sym
+from rlxpy import Builder, CompileOptions, Graph, Op, RlxError, compile, sym
 from rlxpy.backends.gpu.api import GpuTarget
 from rlxpy.backends.gpu.arch import FAMILIES
 from rlxpy.backends.gpu.assembly import RocmAsmKernel
@@ -28,6 +29,7 @@ from rlxpy.backends.gpu.contract import contract_of, hold
 from rlxpy.backends.gpu.launch import GpuLaunch, largest
 from rlxpy.backends.gpu.offline import assemble
 from rlxpy.backends.gpu.raw import own_gpu_kernel, register_gpu_kernel
+from rlxpy.backends.gpu.sim import simulated
 from rlxpy.backends.gpu.sim.isa import load
 from rlxpy.backends.gpu.vendor import VENDORS
 from rlxpy.compiler.session import lower
@@ -164,6 +166,18 @@ def test_a_slip_in_descriptor_or_metadata_is_told_before_anything_runs(what: str
     with pytest.raises(CodeObjectError, match="cannot be launched as it should be") as caught:
         held(launch_of(GRAPHS[name](), chip), chip)
     assert says in caught.value.why
+
+
+@needs_simulation
+@needs_clang
+def test_a_graph_with_a_slip_is_not_loaded_and_says_whose_it_is() -> None:
+    name, there, instead, says = PLANTED["arguments change places"]
+    kernel = kernel_of(name)
+    register_gpu_kernel(replace(kernel, source=kernel.source.replace(there, instead)))
+    with simulated("gfx1151", by="isa") as device:
+        with pytest.raises(CodeObjectError, match=rf"asm.softmax \({re.escape(str(kernel.where))}\) cannot be launched(?s:.*){says}"):
+            compile(GRAPHS[name](), device="rocm")
+        assert device.alive().modules == 0
 
 
 @needs_llvm

@@ -288,6 +288,19 @@ def test_what_it_cannot_serve_is_refused_with_the_reason_and_lowered(what: str) 
         assert any(says in note.text for note in report.of("lowered"))
 
 
+@pytest.mark.parametrize(("device", "inputs", "taken"), [("rocm", 62, True), ("rocm", 63, False), ("cuda", 63, True)])
+def test_more_arguments_than_amd_takes_are_refused_before_anything_is_compiled(device: str, inputs: int, taken: bool) -> None:
+    @op("acme.total")
+    def total(*xs): return sum(xs[1:], xs[0])  # type: ignore[no-untyped-def]
+
+    kind = next(k for k in KERNELS if k.device == device)
+    register_gpu_kernel(kind("acme.total", "__device__ void rlx_custom(const void *const *inputs, i64 inputs_count, float *out) { }"))
+    found = answer(graph("acme.total", *[((3,), "f32")] * inputs), device)
+    assert isinstance(found, Choice) == taken
+    if isinstance(found, Refusal):
+        assert "its arguments and hidden ones take 776 bytes, at most 768 are handed over" in found.reasons[0]
+
+
 def test_what_just_fits_is_taken() -> None:
     register_gpu_kernel(RocmGpuKernel("acme.cap", CAP, shared_nbytes=lambda shapes: 65_536))
     assert launch_of(graph("acme.cap", ((3,), "f32"))).geometry({}).shared_nbytes == 65_536

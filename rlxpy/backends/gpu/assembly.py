@@ -54,6 +54,7 @@ class RocmAsmKernel(RocmGpuKernel):
     wave: int = 0
     lds_nbytes: int = 0
     offers = ("", "_numel", "_rank", "_last", *DIMS)
+    hidden_nbytes = 0
 
     @placed
     def __post_init__(self) -> None:

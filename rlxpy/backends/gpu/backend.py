@@ -118,11 +118,11 @@ def raw_code(api: GpuApi, launch: GpuLaunch) -> bytes:
     from rlxpy.backends.gpu.offline import assemble
 
     code = assemble(launch.source, api.target.arch) if isinstance(launch.kernel, RocmAsmKernel) else compiled(api, launch.source)
-    contract = contract_of(launch, largest(launch.operands, launch.attrs), api.target.shared_nbytes)
+    name, contract = f"{launch.kernel.name} ({launch.kernel.where})", contract_of(launch, largest(launch.operands, launch.attrs), api.target.shared_nbytes)
     if is_code_object(code):
-        hold(read(code, launch.kernel.name), launch.symbol, contract)
+        hold(read(code, name), launch.symbol, contract)
     elif is_cubin(code):  # else a simulated device has code for the host
-        hold_cuda(read_cuda(code, launch.kernel.name), launch.symbol, contract)
+        hold_cuda(read_cuda(code, name), launch.symbol, contract)
     return code
 
 

@@ -63,7 +63,7 @@ def hold_cuda(code: CudaObject, kernel: str, contract: KernelContract) -> CudaKe
     """The same of CUDA code, as far as it says: arguments, threads, shared memory."""
     k = next((k for k in code.kernels if k.name == kernel), None)
     if k is None:
-        raise CodeObjectError(f"no kernel {kernel!r} in a {code.kind}", where=f"code for {code.arch}", why=f"there are {', '.join(k.name for k in code.kernels) or 'none'}",
+        raise CodeObjectError(f"{code.name}: no kernel {kernel!r}", where=f"code for {code.arch}", why=f"there are {', '.join(k.name for k in code.kernels) or 'none'}",
                               fix='is it extern "C" __global__?')
     shared = (k.shared_nbytes or 0) + contract.shared_nbytes
     broken = (
@@ -71,7 +71,7 @@ def hold_cuda(code: CudaObject, kernel: str, contract: KernelContract) -> CudaKe
         f"it is launched with {contract.threads} threads in a block, it was compiled for up to {k.max_threads}" if k.max_threads and contract.threads > k.max_threads else "",
         f"a block needs {shared} bytes of shared memory, it has {contract.lds_nbytes}" if contract.lds_nbytes is not None and shared > contract.lds_nbytes else "")
     if any(broken):
-        raise CodeObjectError(f"kernel {kernel} cannot be launched as it should be", where=f"code for {code.arch}", why="; ".join(filter(None, broken)),
+        raise CodeObjectError(f"kernel {kernel} of {code.name} cannot be launched as it should be", where=f"code for {code.arch}", why="; ".join(filter(None, broken)),
                               fix="`rlx inspect` shows what the file says of it")
     return k
 

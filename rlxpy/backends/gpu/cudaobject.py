@@ -34,8 +34,9 @@ class CudaKernel:
 
 @dataclass(frozen=True)
 class CudaObject:
-    """kind: "cubin" or "PTX", which the driver compiles for its card and which therefore knows no registers."""
+    """name: of the file.  kind: "cubin" or "PTX", which the driver compiles for its card and which therefore knows no registers."""
 
+    name: str
     kind: str
     arch: str
     kernels: tuple[CudaKernel, ...]
@@ -61,7 +62,7 @@ def _cubin(elf: Elf) -> CudaObject:
     kernels = (_kernel(elf, sections, s.name.removeprefix(TEXT), common, chip) for s in elf.sections if s.name.startswith(TEXT) and f"{INFO}.{s.name.removeprefix(TEXT)}" in sections)
     written = WRITTEN.search(elf.content(sections[TOOLS]).data) if TOOLS in sections else None
     arch = written[1].decode() if written else ""
-    return CudaObject("cubin", arch if arch.rstrip("af") == f"sm_{chip}" else f"sm_{chip}", tuple(kernels))
+    return CudaObject(elf.b.name, "cubin", arch if arch.rstrip("af") == f"sm_{chip}" else f"sm_{chip}", tuple(kernels))
 
 
 def _kernel(elf: Elf, sections: Mapping[str, Section], name: str, common: Mapping[tuple[str, int], int], chip: int) -> CudaKernel:
@@ -108,7 +109,7 @@ def _ptx(b: Binary) -> CudaObject:
     found = TARGET.search(text)
     if not found:
         raise b.fault(0, "is neither cubin nor PTX", f"it begins {text[:20]!r} and has no .target", "give what NVRTC or nvcc wrote")
-    return CudaObject("PTX", found[1], tuple(CudaKernel(m[1], tuple(_parameters(m[2] or "")), _threads(m[3])) for m in ENTRY.finditer(text)))
+    return CudaObject(b.name, "PTX", found[1], tuple(CudaKernel(m[1], tuple(_parameters(m[2] or "")), _threads(m[3])) for m in ENTRY.finditer(text)))
 
 
 def _parameters(text: str) -> Iterator[tuple[int, int]]:

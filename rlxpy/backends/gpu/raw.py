@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Any, ClassVar
 
 from rlxpy.backends.gpu import launch
-from rlxpy.backends.gpu.contract import KernelContract
+from rlxpy.backends.gpu.contract import MOST_KERNARG_NBYTES, KernelContract
 from rlxpy.backends.gpu.lint import OF_WAVES, Finding, findings
 from rlxpy.backends.gpu.vendor import CUDA, ROCM
 from rlxpy.errors import HookMismatch, RlxError
@@ -61,6 +61,7 @@ class GpuKernel:
     where: Loc = field(default_factory=caller, compare=False)
     device: ClassVar[str] = ""
     offers: ClassVar[tuple[str, ...]] = ("", "_numel", "_rank", "_shape")  # of an operand, behind its name
+    hidden_nbytes: ClassVar[int] = 256  # of arguments that a compiler may add: sizes of grid and block
 
     @placed
     def __post_init__(self) -> None:
@@ -229,6 +230,9 @@ def own_gpu_kernel(device: str, facts: Mapping[str, Any], graph: Graph, node: No
 def _refusal(kernel: GpuKernel, made: launch.GpuLaunch, facts: Mapping[str, Any]) -> str:
     if why := kernel.refusal(made):
         return why
+    taken = made.args_nbytes + kernel.hidden_nbytes
+    if kernel.device == ROCM.device and taken > MOST_KERNARG_NBYTES:
+        return f"its arguments and hidden ones take {taken} bytes, at most {MOST_KERNARG_NBYTES} are handed over"
     most = made.geometry(launch.largest(made.operands, made.attrs))
     allowed = {**LIMITS, **facts}
     for what, wanted in (("shared_nbytes", most.shared_nbytes), ("threads", most.block)):
