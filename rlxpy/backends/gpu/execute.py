@@ -215,7 +215,10 @@ class GpuGraph:
 
     def _look_for_nan(self, step: Step, sizes: Sizes, state: DeviceState | None) -> None:
         def has_nan(ref: Ref) -> bool:
-            return self.plan.graph.type(ref).dtype.is_float and bool(np.isnan(self._read(locate(self.plan, ref, sizes), state).astype(np.float64)).any())
+            if not self.plan.graph.type(ref).dtype.is_float:
+                return False
+            value = self._read(locate(self.plan, ref, sizes), state)
+            return bool((value != value).any())  # NaN alone
 
         if any(map(has_nan, step.node.refs)) and not any(map(has_nan, step.node.inputs)):
             note_once(f"{step.choice.name} made NaN of operands that have none: {show_node(step.node)}{f', {step.node.where}' if step.node.where else ''}")
