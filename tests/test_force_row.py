@@ -16,7 +16,7 @@ from rlxpy.cli.app import app
 from rlxpy.errors import InputError, LegaliseError
 from rlxpy.extend import Constraint, KernelLibrary, KernelRow, kernel_registry, register_kernel_library
 
-COMMANDS = ("run", "embed", "bench", "demo", "why", "opt", "emit", "viz")  # what compiles
+COMMANDS = ("run", "embed", "bench", "demo", "why", "opt", "emit", "tune", "viz")  # what compiles
 for name in COMMANDS:
     import_module(f"rlxpy.cli.{name}")
 
