@@ -13,6 +13,7 @@ from rlxpy import Builder, CompileOptions, compile
 from rlxpy.backends.gpu.sim import Simulation, simulated
 from rlxpy.backends.gpu.sim.device import By
 from rlxpy.backends.gpu.vendor import CUDA, missing
+from rlxpy.compiler.devices import backend
 from rlxpy.ir.dtypes import Array, dtype
 from rlxpy.tools.samples import as_tuple
 
@@ -27,13 +28,23 @@ def rocm(request: pytest.FixtureRequest) -> Iterator[Simulation]:
 @pytest.fixture(params=[*(f"rocm {arch}" for arch in WAVES), "cuda"])
 def gpu(request: pytest.FixtureRequest) -> Iterator[str]:
     """The name of a device that runs."""
-    name, _, arch = str(request.param).partition(" ")
+    yield from running(str(request.param))
+
+
+def running(which: str) -> Iterator[str]:
+    """The name of a device, of "rocm gfx942" or of "cuda"."""
+    name, _, arch = which.partition(" ")
     with ExitStack() as stack:
         if arch:
             stack.enter_context(simulation(arch))
         elif why := missing(CUDA):
             pytest.skip(f"not run, because {why}")
         yield name
+
+
+def fact(device: str, name: str) -> Any:
+    """What kernel rows are told of a device: its wave, its arch."""
+    return backend(device).spec.facts[name]
 
 
 def opened(arch: str, by: By = "host") -> Iterator[Simulation]:
