@@ -10,6 +10,7 @@ import pytest
 from gpu_device import WAVES, agree, gpu as gpu, simulation
 from kernel_graphs import RNG, bits, blocks, indexing, orders, row_arrays, row_shapes
 from samples import OPS, assert_same, cases, samples
+from sim_device import needs_clang
 
 from rlxpy import Builder, CompileOptions, DType, Op, compile, sym
 from rlxpy.backends.gpu.api import GpuTarget
@@ -78,6 +79,7 @@ def test_every_op_gives_what_it_means(gpu: str) -> None:
     check(gpu, some(TYPES[wave(gpu)], MINE, most=6))
 
 
+@needs_clang
 @pytest.mark.parametrize("arch", WAVES)
 def test_as_machine_code_they_give_the_same_within_their_memory_and_without_races(arch: str) -> None:
     with simulation(arch, by="isa"):
