@@ -2,7 +2,7 @@
 #include "runtime.h"
 
 namespace {
-auto &executables = *new std::map<void *, Executable>;  // never destroyed, as modules are not
+std::map<void *, Executable> executables;
 
 hipError_t find_executable(void *handle, Executable *out) {
     auto found = executables.find(handle);

@@ -9,7 +9,6 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-namespace {
 constexpr int amdgpu = 224;  // EM_AMDGPU
 
 struct Module {
@@ -32,7 +31,6 @@ struct Function {
     size_t nbytes;                          // of all arguments
     unsigned most_threads, shared_nbytes;
 };
-}  // namespace
 
 struct Launch {
     std::shared_ptr<Function> function;
@@ -43,9 +41,8 @@ struct Launch {
 };
 
 namespace {
-// Never destroyed: when the process ends, Python, which would be told that a module goes, has gone before.
-auto &modules = *new std::map<void *, std::shared_ptr<Module>>;
-auto &functions = *new std::map<void *, std::shared_ptr<Function>>;
+std::map<void *, std::shared_ptr<Module>> modules;
+std::map<void *, std::shared_ptr<Function>> functions;
 
 using Bytes = std::vector<char>;
 constexpr size_t largest_image = 1 << 30;
