@@ -11,7 +11,11 @@ from isa_device import CHIPS, WAVE64, module, packed, run
 from sim_device import needs_clang
 
 from rlxpy.backends.gpu.offline import FLAGS, compile_hip
-from rlxpy.backends.gpu.sim.isa import load, machine, runs_alike
+from rlxpy.backends.gpu.sim.isa import load, machine, records, runs_alike
+from rlxpy.backends.gpu.sim.isa.records import names
+from rlxpy.backends.gpu.sim.isa.scalar import ATOMICS, SCALAR_ALIASES, SCALARS
+from rlxpy.backends.gpu.sim.isa.vector import ALIASES, ROWS
+from rlxpy.backends.gpu.sim.isa.vectors import canonical
 
 pytestmark = needs_clang
 KERNELS = """
@@ -115,6 +119,14 @@ def test_registers_start_as_poison_so_that_nothing_leans_on_zeros() -> None:
     run(module(source, "gfx90a"), "stale", 1, 64, out)
     assert np.isnan(out.view("f4")).all()
     assert (out > 1 << 30).all()
+
+
+def test_every_row_has_a_name_of_its_own_that_instructions_lead_to_and_numbers_are_those_of_the_c() -> None:
+    for rows, aliases in ((ROWS, ALIASES), (SCALARS, SCALAR_ALIASES), (ATOMICS, ())):
+        plain = [row.name.removesuffix("+clamp") for row in rows]
+        assert len({row.name for row in rows}) == len(rows)
+        assert [name for name in plain if canonical(name, aliases) != name] == []
+    assert all(names()[name] == getattr(records, name) for name in ("LANES", "SGPRS", "VGPRS", "NO_REG", "NO_VGPR"))
 
 
 @pytest.mark.parametrize("processor", ["aarch64-linux-gnu", "riscv64-linux-gnu"])

@@ -37,12 +37,10 @@ static int touch(Wave* w, const Ins* i, u32 lane, u64 at, u64 n, int access) {
   for (u64 k = at; k < at + n; k++) {
     Shadow* h = &w->block->shadow[k];
     int others_wrote = h->write_epoch == now && h->writer != me, others_read = h->read_epoch == now && h->reader != me;
-    if (g->checks & CHECK_POISON && access != ACCESS_STORE && !h->written) return fault_at(w, i, LDS_UNINITIALISED, lane, at, n, k);
-    if (g->checks & CHECK_RACES) {
-      if (others_wrote && (access == ACCESS_STORE || !h->atomic)) return fault_at(w, i, LDS_RACE, lane, at, n, h->writer);
-      if (others_read && access == ACCESS_STORE) return fault_at(w, i, LDS_RACE, lane, at, n, h->reader);
-      suspect(w, i, h, access == ACCESS_LOAD && others_wrote, access == ACCESS_ATOMIC);
-    }
+    if (access != ACCESS_STORE && !h->written) return fault_at(w, i, LDS_UNINITIALISED, lane, at, n, k);
+    if (others_wrote && (access == ACCESS_STORE || !h->atomic)) return fault_at(w, i, LDS_RACE, lane, at, n, h->writer);
+    if (others_read && access == ACCESS_STORE) return fault_at(w, i, LDS_RACE, lane, at, n, h->reader);
+    suspect(w, i, h, access == ACCESS_LOAD && others_wrote, access == ACCESS_ATOMIC);
     if (access == ACCESS_LOAD) {
       h->reader = others_read ? MANY : (u16)me;
       h->read_epoch = now;

@@ -28,7 +28,7 @@ enum { NO_REG = 255 };
 enum { CLAMP = 1, PACKED = 2, PAIRED = 4, BOUND_CTRL = 8, FETCH_INACTIVE = 16, PACKED_F32 = 32, WRITES_EXEC = 64, NO_DST = 128 };
 enum { KEEP, ZERO, SIGN };
 enum { OMOD_NONE, OMOD_MUL2, OMOD_MUL4, OMOD_DIV2 };
-enum { DENORM_F32 = 3 << 4, DENORM_F64 = 3 << 6 };  /* MODE register: f16 follows f64 */
+enum { DENORM_F32 = 0x30, DENORM_F64 = 0xc0 };  /* MODE register: f16 follows f64 */
 
 enum Fault { NO_FAULT, GLOBAL_RANGE, LDS_RANGE, LDS_RACE, LDS_UNINITIALISED, UNALIGNED, SCRATCH_RANGE, DIVERGENT_BARRIER, DEADLOCK, ENDLESS, UNKNOWN, TRAP, JUMP, MODE, INDEX };
 typedef struct { u32 kind, block[3], wave, lane; u64 pc, address, nbytes, other; } Report;
@@ -63,10 +63,9 @@ struct Launch {
   u32 grid[3], block[3], lanes, lds_nbytes, scratch_nbytes, mode;
   u32 nuser; u32 user[32];
   u32 system[5];  /* SGPRs of the block's x, y, z, the work-group's facts and the scratch offset, or NO_REG */
-  u32 ids_in_ttmp, packed_ids, id_count, checks;
+  u32 ids_in_ttmp, packed_ids, id_count;
   Wave* waves; u8* lds; Shadow* shadow; u8* scratch;
   u64 scratch_base;
   u64 executed, barriers;
   Report report;
 };
-enum { CHECK_RACES = 1, CHECK_POISON = 2 };

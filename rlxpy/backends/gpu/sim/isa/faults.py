@@ -8,8 +8,6 @@ from rlxpy.backends.gpu.sim.isa.records import Fault, Launch, names
 from rlxpy.errors import KernelFault
 from rlxpy.frozen import dataclass
 
-MANY = 0xffff
-
 
 @dataclass(frozen=True)
 class _Scene:
@@ -43,7 +41,7 @@ def _outside(s: _Scene) -> str:
 
 
 def _wave(number: int) -> str:
-    return "several waves" if number == MANY else f"wave {number}"
+    return "several waves" if number == names()["MANY"] else f"wave {number}"
 
 
 _KINDS = {

@@ -11,16 +11,15 @@ from rlxpy.backends.gpu.codeobject import Arg, Kernel
 from rlxpy.backends.gpu.sim.isa.faults import fault
 from rlxpy.backends.gpu.sim.isa.image import Image
 from rlxpy.backends.gpu.sim.isa.machine import machine
-from rlxpy.backends.gpu.sim.isa.records import NO_REG, Launch, Shadow, Wave
+from rlxpy.backends.gpu.sim.isa.records import NO_REG, Launch, Shadow, Wave, names
 from rlxpy.errors import InputError
 from rlxpy.frozen import dataclass
 
 Dim3 = tuple[int, int, int]
 Ranges = Iterable[tuple[int, int]]
 SCRATCH_MARK = 1 << 47  # the private segment's address in a buffer resource: no host memory is there
-SHARED_APERTURE, PRIVATE_APERTURE = 0x20000, 0x10000
 STACK_NBYTES = 16 << 10  # of a lane, where the compiler could not tell
-BUDGET = 4 << 30  # instructions of waves
+BUDGET = 1 << 30  # instructions of waves
 SCRATCH_RESOURCE = (SCRATCH_MARK & 0xffffffff, SCRATCH_MARK >> 32, 0xffffffff, 0x00e00000)
 MOST_THREADS = 1024
 
@@ -72,7 +71,7 @@ def execute(image: Image, kernel: Kernel, shape: Shape, kernargs: bytes, ranges:
         code=ctypes.addressof(code), ncode=len(code), perms=ctypes.addressof(tables), ranges=ctypes.addressof(spans), nranges=len(allowed),
         first_pc=image.base + image.program.lines[0].pc, index_of_word=ctypes.addressof(words), nwords=len(words), entry=image.program.index_of[image.entry(kernel)],
         budget=budget, grid=shape.grid, block=shape.block, lanes=wave, lds_nbytes=lds, scratch_nbytes=scratch, mode=kernel.descriptor.rsrc1 >> 12 & 0xff,
-        nuser=len(user), ids_in_ttmp=image.model.ids_in_ttmp, packed_ids=image.model.packed_ids, id_count=kernel.descriptor.bits("system_vgpr_workitem_id"), checks=3,
+        nuser=len(user), ids_in_ttmp=image.model.ids_in_ttmp, packed_ids=image.model.packed_ids, id_count=kernel.descriptor.bits("system_vgpr_workitem_id"),
         scratch_base=SCRATCH_MARK, **{name: ctypes.addressof(array) for name, array in memory.items()})
     state.user[:len(user)] = user
     state.system[:] = _system_registers(kernel, image)
@@ -106,7 +105,7 @@ def _hidden_values(shape: Shape) -> dict[str, int]:
     by_axis = {"block_count": shape.grid, "group_size": shape.block, "remainder": (0, 0, 0), "global_offset": (0, 0, 0)}
     dims = 3 if shape.grid[2] * shape.block[2] > 1 else 2 if shape.grid[1] * shape.block[1] > 1 else 1
     return {**{f"hidden_{name}_{axis}": values[k] for name, values in by_axis.items() for k, axis in enumerate("xyz")}, "hidden_grid_dims": dims,
-            "hidden_dynamic_lds_size": shape.shared_nbytes, "hidden_private_base": PRIVATE_APERTURE, "hidden_shared_base": SHARED_APERTURE}
+            "hidden_dynamic_lds_size": shape.shared_nbytes, "hidden_private_base": names()["PRIVATE_APERTURE"], "hidden_shared_base": names()["SHARED_APERTURE"]}
 
 
 def _number(arg: Arg, value: int) -> bytes:

@@ -17,13 +17,13 @@ NO_REG, NO_VGPR = 255, 0xffff
 
 @cache
 def names() -> Mapping[str, int]:
-    """Every enumerator of types.h and memory.h, by name."""
+    """Every enumerator of types.h, memory.h and matrix.h, by name."""
     found: dict[str, int] = {}
     for body in re.findall(r"enum \w* ?\{(.*?)\}", read(f"{FOLDER}/types.h") + read(f"{FOLDER}/memory.h") + read(f"{FOLDER}/matrix.h"), re.DOTALL):
         value = -1
         for item in body.split(","):
             name, _, given = item.partition("=")
-            value = eval(given, {"__builtins__": {}}) if given else value + 1
+            value = int(given, 0) if given else value + 1
             found[name.strip()] = value
     return MappingProxyType(found)
 
@@ -62,7 +62,7 @@ class Launch(ctypes.Structure):
         ("first_pc", ctypes.c_uint64), ("index_of_word", ctypes.c_void_p), ("nwords", ctypes.c_uint64), ("entry", ctypes.c_uint64), ("budget", ctypes.c_uint64),
         ("grid", ctypes.c_uint32 * 3), ("block", ctypes.c_uint32 * 3), *((name, ctypes.c_uint32) for name in ("lanes", "lds_nbytes", "scratch_nbytes", "mode", "nuser")),
         ("user", ctypes.c_uint32 * 32), ("system", ctypes.c_uint32 * 5),
-        *((name, ctypes.c_uint32) for name in ("ids_in_ttmp", "packed_ids", "id_count", "checks")),
+        *((name, ctypes.c_uint32) for name in ("ids_in_ttmp", "packed_ids", "id_count")),
         *((name, ctypes.c_void_p) for name in ("waves", "lds", "shadow", "scratch")),
         *((name, ctypes.c_uint64) for name in ("scratch_base", "executed", "barriers")), ("report", Fault),
     ]

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from rlxpy.backends.gpu.sim.isa.records import names
 from rlxpy.errors import BackendMissing, CompileError
 from rlxpy.frozen import dataclass
 
@@ -18,7 +19,7 @@ _REGISTER = re.compile(r"([vas]|ttmp)(?:(\d+)|\[(\d+)(?::(\d+))?\])(?:\.([lh]))?
 _SPECIAL = {"vcc": 106, "vcc_lo": 106, "vcc_hi": 107, "exec": 126, "exec_lo": 126, "exec_hi": 127, "m0": 125, "null": 124,
             "flat_scratch": 102, "flat_scratch_lo": 102, "flat_scratch_hi": 103, "xnack_mask": 104, "xnack_mask_lo": 104, "xnack_mask_hi": 105}
 _STATE = {"scc": "scc", "src_scc": "scc", "vccz": "vccz", "src_vccz": "vccz", "execz": "execz", "src_execz": "execz"}
-_APERTURES = {"src_shared_base": 0x20000 << 32, "src_shared_limit": 0x20000ffff << 16 | 0xffff, "src_private_base": 0x10000 << 32, "src_private_limit": 0x10000ffff << 16 | 0xffff}
+_APERTURES = {f"src_{name}_{end}": (f"{name.upper()}_APERTURE", low) for name in ("shared", "private") for end, low in (("base", 0), ("limit", 0xffffffff))}
 _HALVES = {None: "", "l": "low", "h": "high"}
 
 
@@ -119,7 +120,8 @@ def operand(text: str) -> Operand:
     if text in _STATE:
         return Operand(_STATE[text])
     if text in _APERTURES:
-        return Operand("number", value=str(_APERTURES[text]))
+        name, low = _APERTURES[text]
+        return Operand("number", value=str(names()[name] << 32 | low))
     if text == "off":
         return Operand("none")
     if m := _REGISTER.fullmatch(text):

@@ -291,14 +291,6 @@ add_nc_u16+clamp s=ss saturated((i64)a + b, 0, 65535)
 sub_nc_u16+clamp s=ss saturated((i64)a - b, 0, 65535)
 add_nc_i16+clamp t=tt saturated((i64)a + b, -32768, 32767)
 sub_nc_i16+clamp t=tt saturated((i64)a - b, -32768, 32767)
-add_u16      s=ss   a + b
-sub_u16      s=ss   a - b
-add_i16      s=ss   a + b
-sub_i16      s=ss   a - b
-add_u16+clamp s=ss  saturated((i64)a + b, 0, 65535)
-sub_u16+clamp s=ss  saturated((i64)a - b, 0, 65535)
-add_i16+clamp t=tt  saturated((i64)a + b, -32768, 32767)
-sub_i16+clamp t=tt  saturated((i64)a - b, -32768, 32767)
 mul_lo_u16   s=ss   a * b
 mad_u16      s=sss  a * b + c
 mad_i16      s=sss  a * b + c
@@ -381,7 +373,7 @@ ALIASES = (
     (r"^(add|sub|subrev)_u(16|32)$", r"\1_nc_u\2"), (r"^(add|sub)_i(16|32)$", r"\1_nc_i\2"),
     (r"^addc_co_u32$", "add_co_ci_u32"), (r"^subb_co_u32$", "sub_co_ci_u32"), (r"^subbrev_co_u32$", "subrev_co_ci_u32"),
     (r"^(max|min)_num_(f\d+)$", r"\1_\2"), (r"^(max|min)3_num_(f\d+)$", r"\g<1>3_\2"), (r"^(maxmin|minmax|med3)_num_(f\d+)$", r"\1_\2"),
-    (r"^mad_co_([ui]64_[ui]32)$", r"mad_\1"), (r"^mad_(mix\w+)$", r"fma_\1"), (r"^(lshlrev|lshrrev|ashrrev)_([bi]64)$", r"\1_\2"),
+    (r"^mad_co_([ui]64_[ui]32)$", r"mad_\1"), (r"^(lshlrev|lshrrev|ashrrev)_([bi]64)$", r"\1_\2"),
     (r"^cvt_pk_rtz_f16_f32$", "cvt_pkrtz_f16_f32"), (r"^cvt_pk_norm_([iu]16_f(16|32))$", r"cvt_pknorm_\1"),
     (r"^dot4_i32_i8_iu8$", "dot4_i32_iu8"), (r"^mad_legacy_(\w+)$", r"mad_\1"),
 )

@@ -13,7 +13,6 @@ from rlxpy.backends.gpu.sim.isa.text import Parsed, operand, split
 from rlxpy.backends.gpu.sim.isa.vector import ALIASES, KEEPS_OTHER_HALF, ROWS
 
 INDEX = {row.name: k for k, row in enumerate(ROWS)}
-VCC, EXEC, M0 = 106, 126, 125
 _ENCODING = re.compile(r"_(e32|e64|dpp|sdwa|e64_dpp)$")
 _OMOD = {("mul", "2"): 1, ("mul", "4"): 2, ("div", "2"): 3}
 _REST = {"UNUSED_PAD": "ZERO", "UNUSED_SEXT": "SIGN", "UNUSED_PRESERVE": "KEEP"}
@@ -68,7 +67,7 @@ def _from_row(row: Row, parsed: Parsed, context: Context, packed: bool, exec_too
     mask_out = register(ops.pop(0), "s") if row.sets_mask and len(ops) > wanted + row.takes_mask else NO_REG
     mask_in = NO_REG
     if row.takes_mask:
-        mask_in = register(ops.pop(), "s") if len(ops) > wanted else VCC  # v_div_fmas and dual cndmask do not name it
+        mask_in = register(ops.pop(), "s") if len(ops) > wanted else k["VCC"]  # v_div_fmas and dual cndmask do not name it
     if len(ops) != wanted:
         raise ValueError(f"{wanted} sources are wanted, there are {len(ops)}")
     sources = [source(text, letter) for text, letter in zip(ops, row.operands, strict=True)]
@@ -185,4 +184,4 @@ def _move(base: str, parsed: Parsed, context: Context) -> Instruction:
     flags = (k["FETCH_INACTIVE"] if fetch_inactive else 0) | (k["BOUND_CTRL"] if bound else 0)
     sources = [source(parsed.operands[1 + int(at)], "u") for at in order]
     to_scalar = kind in ("READFIRST", "READ")
-    return lane_move(kind, sources, register(parsed.operands[0], "s" if to_scalar else "v"), flags=flags, arg=M0)
+    return lane_move(kind, sources, register(parsed.operands[0], "s" if to_scalar else "v"), flags=flags, arg=k["M0"])
