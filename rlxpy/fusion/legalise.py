@@ -108,5 +108,6 @@ def _unwilling(nodes: list[tuple[Node, Refusal, tuple[str, ...]]]) -> LegaliseEr
 def _missing(spec: BackendSpec, missing: list[tuple[Node, Refusal]]) -> LegaliseError:
     """All of them at once, so that one look tells what a backend lacks."""
     lines = [f"{n.label} : {n.type} at {n.where}: {'; '.join(why.reasons)}" for n, why in missing]
+    own = sorted({n.label for n, _ in missing if n.op is Op.CUSTOM})
     return LegaliseError(f"{spec.device} cannot run {len(missing)} node{'s' * (len(missing) > 1)}", where=missing[0][0].where, why="\n    ".join(lines),
-                         fix="add a kernel row or a `lower` cell for the op, or allow the host tier")
+                         fix="add a kernel row or a `lower` cell for the op, or allow the host tier" + (f"; register_cpu_kernel gives {', '.join(own)} a kernel" if own else ""))
