@@ -179,5 +179,7 @@ def test_code_for_another_chip_and_launches_that_no_driver_takes_are_refused() -
                                          ((1, 1, 1), (32, 1, 1), (x, x), "too few arguments")):
         with pytest.raises(InputError, match=said):
             run(m, "vadd", grid, block, *arguments)
+    with pytest.raises(InputError, match="asks for 65540 bytes, this chip has 65536"):
+        run(m, "vadd", 1, 32, x, x, x, 4, shared_nbytes=(64 << 10) + 4)
     with pytest.raises(LoadError, match="no kernel 'nope'"):
         run(m, "nope", 1, 32)

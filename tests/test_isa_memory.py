@@ -216,6 +216,52 @@ def test_registers_are_indexed_by_values(build: tuple[str, ...]) -> None:
         assert np.array_equal(got, words[k] + t)
 
 
+BUFFERS = """
+extern "C" __global__ void buffers(int* a, int* b, int n) {  // n: bytes that the resources have; what lies beyond loads as 0 and stores nothing
+  int t = threadIdx.x;
+#if defined(__GFX12__)
+  int flags = 0x31000000 | 0x00027000;
+#else
+  int flags = 0x00027000;
+#endif
+  __amdgpu_buffer_rsrc_t from = __builtin_amdgcn_make_buffer_rsrc(a, 0, n, flags), to = __builtin_amdgcn_make_buffer_rsrc(b, 0, n, flags);
+  int x = __builtin_amdgcn_raw_buffer_load_b32(from, 4 * t, 0, 0) + __builtin_amdgcn_raw_buffer_load_b16(from, 4 * t, 0, 0);
+  __builtin_amdgcn_raw_buffer_store_b32(x + 1, to, 4 * t, 0, 0);
+}
+"""
+
+
+@pytest.mark.parametrize("chip", ["gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx1201"])
+def test_buffers_end_where_their_resource_says(chip: str) -> None:
+    a, b = RNG.integers(0, 1 << 15, 64).astype("i4"), np.full(64, -1, "i4")
+    run(module(BUFFERS, chip), "buffers", 1, 64, a, b, 40 * 4)
+    assert np.array_equal(b, np.where(np.arange(64) < 40, 2 * a + 1, -1))
+
+
+SPLIT = """
+extern "C" __global__ void split(const int* a, int* out, int waits) {
+  __shared__ int s[96];
+  int t = threadIdx.x;
+  s[t] = a[t];
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+  if (t >= waits) __builtin_amdgcn_s_barrier_signal(-1);
+  int x = a[t] * 3;
+  __builtin_amdgcn_s_barrier_wait(-1);
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+  out[t] = s[95 - t] + x;
+}
+"""
+
+
+def test_a_barrier_in_two_halves_opens_when_all_have_signalled() -> None:
+    m, a, out = module(SPLIT, "gfx1201"), RNG.integers(0, 99, 96).astype("i4"), np.zeros(96, "i4")
+    run(m, "split", 1, 96, a, out, 0)
+    assert np.array_equal(out, a[::-1] + 3 * a)
+    with pytest.raises(KernelFault, match="waits for a barrier that cannot open") as caught:
+        run(m, "split", 1, 96, a, out, 32)
+    assert caught.value.kind == "deadlock"
+
+
 WRONG = """
 #define KERNEL extern "C" __global__ void
 KERNEL beyond_shared(int* a, int k) { __shared__ int s[32]; s[threadIdx.x] = 1; __syncthreads(); a[threadIdx.x] = s[threadIdx.x + k]; }

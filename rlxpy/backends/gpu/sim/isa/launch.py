@@ -54,7 +54,7 @@ class Shape:
 
 def execute(image: Image, kernel: Kernel, shape: Shape, kernargs: bytes, ranges: Ranges, budget: int = BUDGET) -> Report:
     """Raises InputError for a launch that the driver would refuse, KernelFault for what the kernel does wrong."""
-    _check(kernel, shape, kernargs)
+    _check(kernel, shape, kernargs, image.object.target.lds_nbytes)
     wave, lds = image.model.wave, kernel.lds_nbytes + shape.shared_nbytes
     scratch = -(-kernel.scratch_nbytes // 4) * 4 + (STACK_NBYTES if kernel.dynamic_stack else 0)
     waves = -(-shape.threads // wave)
@@ -80,11 +80,13 @@ def execute(image: Image, kernel: Kernel, shape: Shape, kernargs: bytes, ranges:
     return Report(kernel.name, str(image.object.target), wave, shape.blocks, shape.blocks * waves, state.executed, state.barriers)
 
 
-def _check(kernel: Kernel, shape: Shape, kernargs: bytes) -> None:
+def _check(kernel: Kernel, shape: Shape, kernargs: bytes, most_lds: int) -> None:
     most = min(kernel.max_threads, MOST_THREADS)
     if min(*shape.grid, *shape.block) < 1 or shape.threads > most:
         raise InputError(f"{kernel.name} cannot be launched as grid {shape.grid}, block {shape.block}", why=f"a block has 1 to {most} threads, this one {shape.threads}; no size may be 0",
                          fix="a smaller block")
+    if (asked := kernel.lds_nbytes + shape.shared_nbytes) > most_lds:
+        raise InputError(f"{kernel.name} cannot have so much shared memory", why=f"a block asks for {asked} bytes, this chip has {most_lds}", fix="smaller shared arrays")
     needed = max((a.offset + a.nbytes for a in kernel.explicit), default=0)
     if len(kernargs) < needed:
         raise InputError(f"{kernel.name} has too few arguments", why=f"its arguments take {needed} bytes, {len(kernargs)} are given", fix="one value for each parameter, at its offset")
