@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from samples import ISAS
+from samples import ISAS, VECTORS
 
 from rlxpy import Builder, CompileOptions, Embedder, Generator, compile, settings, sym
 from rlxpy.backends.cpu import threads as pool
@@ -118,6 +118,14 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     pool.set_threads(None)
 
 
+@pytest.fixture
+def vectors() -> Iterator[None]:
+    """No matrix units: those round both operands, and have tests of their own."""
+    with settings.override(isa=VECTORS):
+        yield
+
+
+@pytest.mark.usefixtures("vectors")
 @pytest.mark.parametrize("numerics", ["highest", "low"])
 @pytest.mark.parametrize("names", [BLOCKS[k::3] for k in range(3)], ids=",".join)
 def test_every_encoding(names: tuple[str, ...], numerics: str, threads: int) -> None:
@@ -144,6 +152,7 @@ def test_codes_are_handed_over_as_every_instruction_set_takes_them(isa: Isa) -> 
             assert "rlx_part_add_signed" in text
 
 
+@pytest.mark.usefixtures("vectors")
 @pytest.mark.parametrize("numerics", ["highest", "low"])
 def test_rows_longer_than_a_panel(numerics: str) -> None:
     depth, rows = PANEL_DEPTH + 64, 19
@@ -158,6 +167,7 @@ def test_rows_longer_than_a_panel(numerics: str) -> None:
         assert (np.abs(f.run(x) - left @ dense.T) <= BOUND * np.abs(left).sum(-1, keepdims=True) * np.abs(dense).max()).all()
 
 
+@pytest.mark.usefixtures("vectors")
 @pytest.mark.parametrize("numerics", ["highest", "low"])
 def test_a_gated_pair_of_two_encodings(numerics: str) -> None:
     rows, depth = 21, 512

@@ -1,9 +1,9 @@
 """GPU vendors as data, and a look at what this machine has of each: library, driver version, devices."""
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ctypes import CDLL, byref, c_int
-from importlib.util import find_spec
+from importlib.machinery import PathFinder
 
 from rlxpy.backends.gpu.sim import current
 from rlxpy.errors import RlxError
@@ -79,11 +79,19 @@ def missing(v: Vendor) -> str | None:
     seen = look(v)
     if seen.lack:
         return f"{seen.lack}; {seen.fix}"
-    try:
-        bound = find_spec(v.binding) is not None
-    except (ImportError, ValueError):  # a package above it is not there, or broken
-        bound = False
-    return None if bound else f"Python package {v.binding} is not installed; pip install 'rlxpy[{v.device}]'"
+    return None if _installed(v.binding) else f"Python package {v.binding} is not installed; pip install 'rlxpy[{v.device}]'"
+
+
+def _installed(module: str) -> bool:
+    """Whether it could be imported; nothing is, not even the packages above it."""
+    path: Sequence[str] | None = None
+    parts = module.split(".")
+    for k in range(1, len(parts) + 1):
+        spec = PathFinder.find_spec(".".join(parts[:k]), path)
+        if spec is None:
+            return False
+        path = spec.submodule_search_locations
+    return True
 
 
 class _Failed(Exception):
