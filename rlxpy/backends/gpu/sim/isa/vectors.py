@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from functools import cache
 
 from rlxpy.backends.gpu.sim.isa.build import LANE_MOVES, Context, instruction
@@ -138,10 +139,9 @@ def _halves(row: Row, sources: list[Source], mods: dict[str, str], packed: bool)
 
 def _half_constant(s: Source) -> int:
     """An inline float, read as f16."""
-    from struct import pack, unpack
-
-    k = names()
-    return int.from_bytes(pack("<e", unpack("<f", int(s.value).to_bytes(4, "little"))[0]), "little") if s.kind == k["SRC_CONST"] and s.value > 0xffff else int(s.value)
+    if s.kind != names()["SRC_CONST"] or s.value <= 0xffff:
+        return int(s.value)
+    return int.from_bytes(struct.pack("<e", struct.unpack("<f", int(s.value).to_bytes(4, "little"))[0]), "little")
 
 
 def _destination(made: Instruction, row: Row, dst: str, mods: dict[str, str], context: Context, packed: bool, sdwa: bool) -> None:
