@@ -51,7 +51,7 @@ $(VENV)/ready-to-run: pyproject.toml | $(BIN)/pip
 
 $(VENV)/ready-to-test: $(VENV)/ready-to-run
 	@echo 'Installing what the tests need into $(VENV)'
-	@$(BIN)/python -m pip install --quiet --editable '.[models,rocm,dev]'
+	@$(BIN)/python -m pip install --quiet --editable '.[models,cuda,rocm,dev]'
 	@touch $@
 
 clean:
