@@ -41,21 +41,21 @@ def emit_few(site: Site) -> Kernel | tuple[Kernel, ...]:
     call = call_of(site)
     (b, h, t, _), (_, g, s, _), _ = call.shapes
     if upper(s) <= PART_KEYS:
-        return _tiles(call, site, split=False)
+        return _tiles(call, site, FEW_ROWS)
     facts = _facts(call, site)
     text = trimmed("gpu/attention_join.cu.j2", **facts, THREADS=JOIN_THREADS)
     join = Kernel(("const f32 *scratch", f"{site.out.c} *__restrict__ y"), text, (Room.SCRATCH, site.out.ref), (b * g * t * _group(h, g),), JOIN_THREADS, sizes=symbols_used(site))
-    return _tiles(call, site, split=True), join
+    return _tiles(call, site, FEW_ROWS, split=True), join
 
 
 def emit(site: Site) -> Kernel:
-    return _tiles(call_of(site), site, split=False)
+    return _tiles(call_of(site), site, MANY_ROWS)
 
 
-def _tiles(call: Call, site: Site, split: bool) -> Kernel:
+def _tiles(call: Call, site: Site, blocks: tuple[Block, ...], *, split: bool = False) -> Kernel:
     (b, h, t, d), (_, g, s, _), (*_, e) = call.shapes
     rows, wide = t * _group(h, g), max(upper(d), upper(e))
-    block = next(x for x in (FEW_ROWS if upper(rows) <= FEW_ROWS[0].ROWS else MANY_ROWS) if wide <= x.channels)
+    block = next(x for x in blocks if wide <= x.channels)
     facts = _facts(call, site)
     text = trimmed("gpu/attention.cu.j2", **facts, split=split, ROWS=block.ROWS, LANES=block.LANES, KEYS=block.KEYS, D=max(upper(d), 1), E=max(_whole(upper(e), block.LANES), block.LANES))
     given = {"q": call.q, "k": call.k, "v": call.v, **({"mask": call.mask} if call.mask else {})}

@@ -90,9 +90,9 @@ def _products(target: GpuTarget) -> Iterator[KernelRow]:
     kinds = ("matmul", "gated_mlp")
     asked = (Product(Op.MATMUL, "matmul", "", (Constraint("out.dtype", "IN", NUMBERS),), "out.dtype"), *(Product(Op.FUSED, f"fused.{k}", k, plain, "matmul.dtype") for k in kinds),
              Product(Op.QMATMUL, "qmatmul", "", (SINGLE, Constraint("attrs.encoding", "IN", blocks.BLOCKS))), *(Product(Op.FUSED, f"fused.q{k}", k, stored) for k in kinds))
-    few = Constraint("out.shape[-2]", "LE", matmul.FEW)
     for p in asked:
-        yield p.row("few", matmul.few_or_tiles, (few,), 2, "lanes along the depth of a column")
+        for form, most, priority in (("one", 1, 3), ("few", matmul.FEW, 2)):
+            yield p.row(form, partial(matmul.emit_few, most), (Constraint("out.shape[-2]", "LE", most),), priority, "lanes along the depth of a column")
         yield from (row for unit in units.UNITS if unit.vendor == target.vendor for row in _on_unit(p, unit))
         yield p.row("", matmul.emit_tiles, (), 0, "tiles of sums in registers")
 

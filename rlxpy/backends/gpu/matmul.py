@@ -12,7 +12,7 @@ from rlxpy.backends.gpu.kernel import THREADS, Kernel, Site, params, quotient, s
 from rlxpy.backends.templates import trimmed
 from rlxpy.frozen import dataclass
 from rlxpy.ir.attrs import Fused, Packed
-from rlxpy.ir.dims import lower, upper
+from rlxpy.ir.dims import lower, product, upper
 from rlxpy.ir.dtypes import DType
 from rlxpy.ir.encoding import encoding
 from rlxpy.ir.layout import Layout
@@ -86,10 +86,13 @@ def _right(o: Operand, name: str) -> Right:
     return Right(o, "", *(ctext.dim(s) for s in o.layout.strides[-2:]))
 
 
-def emit_few(site: Site) -> Kernel:
-    """For at most FEW rows, or that many at a time."""
+def emit_few(most: int, site: Site) -> Kernel:
+    """For at most so many rows of each matrix; where a batch joins many of them to one walk, they go through tiles after all."""
     call = call_of(site)
-    rows = max(1, min(FEW, upper(call.walk.rows)))
+    if lower(call.walk.rows) > FEW:
+        return emit_tiles(site)
+    joined = upper(product(call.p.out.shape[:-2])) // max(upper(call.walk.count), 1)
+    rows = max(1, min(FEW, most*joined, upper(call.walk.rows)))
     deep, packs = all(r.deep for r in call.rights), all(r.encoding for r in call.rights)
     lanes = packed.CHUNK if packs else DEEP_LANES if deep else WIDE_LANES
     columns = THREADS // lanes
@@ -102,12 +105,6 @@ def emit_tiles(site: Site) -> Kernel:
     call = call_of(site)
     facts = {"TILE": TILE, "DEPTH": DEPTH, "SPAN": SPAN, "left_deep": call.p.left.layout.strides[-1] == 1}
     return kernel(call, "gpu/matmul.cu.j2", facts, TILE, TILE, lambda k: f"c{k}[a][b]")
-
-
-def few_or_tiles(site: Site) -> Kernel:
-    """Where a batch makes many rows of few, they go through tiles after all."""
-    call = call_of(site)
-    return emit_few(site) if lower(call.walk.rows) <= FEW else emit_tiles(site)
 
 
 def kernel(call: Call, template: str, facts: Mapping[str, Any], high: int, wide: int, tile: Callable[[int], str], needs: tuple[str, ...] = ()) -> Kernel:
