@@ -213,9 +213,7 @@ def test_memory_that_is_given_back_during_a_capture_voids_it_not() -> None:
     with simulated():
         gpu = api()
         at = gpu.alloc(64)
-        gpu.begin_capture()
-        gpu.free(at)
-        gpu.replay(gpu.end_capture())
+        gpu.replay(gpu.capture(lambda: gpu.free(at)))
         gpu.sync()
 
 

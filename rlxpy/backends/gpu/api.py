@@ -2,7 +2,9 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import struct
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Any, Protocol
@@ -49,13 +51,25 @@ class Arguments:
 
 
 class Held:
-    """Something of a vendor's runtime, such as a captured sequence of launches or an event, destroyed with its last holder."""
+    """Something of a vendor's runtime, such as memory, a module, or a captured sequence of launches: destroyed with its last holder, or when
+    the process ends.  needs: what must outlive it."""
 
-    def __init__(self, handle: Any, destroy: Callable[[Any], Any]) -> None:
-        self.handle, self._destroy = handle, destroy
+    def __init__(self, handle: Any, destroy: Callable[[Any], Any], needs: Any = None) -> None:
+        self.handle = handle
+        weakref.finalize(self, _destroy, os.getpid(), handle, destroy, needs)
 
-    def __del__(self) -> None:
-        self._destroy(self.handle)
+
+def _destroy(process: int, handle: Any, destroy: Callable[[Any], Any], needs: Any) -> None:
+    """A forked process has copies of handles, and no device behind them."""
+    if os.getpid() == process:
+        destroy(handle)
+
+
+def same_process(api: GpuApi) -> None:
+    """Raises DeviceError in a forked process: a vendor's runtime does not come along."""
+    if os.getpid() != api.process:
+        raise DeviceError(f"{api.name} cannot be used here", why=f"process {api.process} opened it, and process {os.getpid()} was forked from that",
+                          fix="multiprocessing.get_context('spawn'), or fork before the device is opened")
 
 
 def answer(said: tuple[Any, ...], who: str, meaning: Callable[[Any], str] = lambda status: "") -> Any:
@@ -84,6 +98,9 @@ class GpuApi(Protocol):
     @property
     def name(self) -> str:
         """Of the device, for reports."""
+    @property
+    def process(self) -> int:
+        """Who opened it."""
 
     def alloc(self, nbytes: int) -> int: ...
     def free(self, address: int) -> None: ...
@@ -96,18 +113,19 @@ class GpuApi(Protocol):
 
     def compile(self, source: str, options: Sequence[str]) -> bytes:
         """Raises CompileError, with everything that the compiler said as `log`."""
-    def load(self, code: bytes) -> Any: ...
-    def function(self, module: Any, name: str) -> Any: ...
+    def load(self, code: bytes) -> Held:
+        """Unloaded when nobody holds it any more."""
+    def function(self, module: Held, name: str) -> Any: ...
     def launch(self, function: Any, grid: tuple[int, int, int], threads: int, shared_nbytes: int, arguments: Arguments) -> None: ...
     def sync(self) -> None: ...
 
-    def mark(self) -> Any:
+    def mark(self) -> Held:
         """A point of the queue, whose time is known when it was reached."""
-    def elapsed_ns(self, since: Any, until: Any) -> int:
+    def elapsed_ns(self, since: Held, until: Held) -> int:
         """Between two marks, when both were reached."""
 
-    def begin_capture(self) -> None:
-        """From here on launches are noted, not made."""
-    def end_capture(self) -> Any:
-        """What was noted, ready to be replayed; freed when nobody holds it any more."""
-    def replay(self, graph: Any) -> None: ...
+    def capture(self, launches: Callable[[], None], needs: Any = None) -> Held:
+        """What is launched meanwhile is noted, not made; ready to be replayed, until nobody holds it any more.  needs: what must outlive it.
+
+        Nothing is left of it where `launches` raises."""
+    def replay(self, graph: Held) -> None: ...

@@ -11,7 +11,7 @@ from json import dumps
 from typing import TYPE_CHECKING, Any
 
 from rlxpy.backends.cache import kept
-from rlxpy.backends.gpu.api import GpuApi, GpuTarget
+from rlxpy.backends.gpu.api import GpuApi, GpuTarget, Held, same_process
 from rlxpy.backends.gpu.arch import target as amd_target
 from rlxpy.backends.gpu.vendor import CUDA, Vendor, missing
 from rlxpy.backends.host import FUSED_KINDS, with_host
@@ -61,11 +61,12 @@ class Gpu:
     target: GpuTarget | None = None
 
     def api(self) -> GpuApi:
-        """Opens the device at the first call.  Raises BackendMissing."""
+        """Opens the device at the first call.  Raises BackendMissing; in a forked process DeviceError."""
         try:
             found: GpuApi = import_module(f"rlxpy.backends.gpu.{'cuda' if self.vendor is CUDA else 'hip'}").api()
         except (DeviceError, RuntimeError, ImportError) as e:
             raise BackendMissing(f"device {self.vendor.device} cannot run here", why=f"{type(e).__name__}: {e}", fix="rlx doctor says what is missing") from None
+        same_process(found)
         return found
 
     @property
@@ -83,8 +84,10 @@ class Gpu:
             raise BackendMissing(f"device {self.vendor.device} cannot run here", why=why, fix="device='cpu'")
         api, program = self.api(), self.program(plan)
         module = loaded(api, program.source) if program.functions else None
-        raw = {p.launch.code: api.function(api.load(raw_code(api, p.launch)), p.launch.symbol) for p in program.raw}
-        return GpuGraph(plan, program, api, Loaded({name: api.function(module, name) for name in program.functions}, raw), params, debug)
+        raw = {code: api.load(raw_code(api, p.launch)) for code, p in {p.launch.code: p for p in program.raw}.items()}
+        functions = {name: api.function(module, name) for name in program.functions} if module else {}
+        modules = (*([module] if module else []), *raw.values())
+        return GpuGraph(plan, program, api, Loaded(modules, functions, {code: api.function(m, code[1]) for code, m in raw.items()}), params, debug)
 
     def program(self, plan: Plan) -> Program:
         from rlxpy.backends.gpu.program import write
@@ -103,7 +106,7 @@ def emitter_of(step: Step) -> Emitter | None:
     return made if callable(made) else None
 
 
-def loaded(api: GpuApi, source: str, options: Sequence[str] | None = None) -> Any:
+def loaded(api: GpuApi, source: str, options: Sequence[str] | None = None) -> Held:
     """A module on the device.  Raises CompileError."""
     return api.load(compiled(api, source, options))
 

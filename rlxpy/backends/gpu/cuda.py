@@ -1,8 +1,10 @@
 """NVIDIA's runtime through cuda-core's bindings: the first device, one stream, NVRTC."""
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -22,6 +24,7 @@ class CudaApi:
     options = OPTIONS
 
     def __init__(self) -> None:
+        self.process = os.getpid()
         driver: Any = import_module("cuda.bindings.driver")
         nvrtc: Any = import_module("cuda.bindings.nvrtc")
         self._cu = driver
@@ -40,7 +43,7 @@ class CudaApi:
         major, minor = self._ask(nvrtc.nvrtcVersion())
         self.compiler = f"NVRTC {major}.{minor}"
         self._stream = self._ask(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
-        self._lock = threading.RLock()  # of captures: whoever captures has the stream alone
+        self._lock = threading.RLock()  # of the stream: whoever captures has it alone
         self._seen = threading.local()
 
     def _ask(self, said: tuple[Any, ...]) -> Any:
@@ -57,8 +60,8 @@ class CudaApi:
         self._here()
         try:
             return int(self._ask(self._cu.cuMemAlloc(nbytes)))
-        except DeviceError as e:
-            raise DeviceError(f"no {nbytes:,} bytes on {self.name}", why=e.what, fix="narrow the ranges of sizes, pack the weights, or free other graphs") from None
+        except (DeviceError, OverflowError) as e:
+            raise DeviceError(f"no {nbytes:,} bytes on {self.name}", why=getattr(e, "what", str(e)), fix="narrow the ranges of sizes, pack the weights, or free other graphs") from None
 
     def free(self, address: int) -> None:
         self._here()
@@ -66,34 +69,42 @@ class CudaApi:
 
     def write(self, address: int, array: Array) -> None:
         self._here()
-        self._ask(self._cu.cuMemcpyHtoDAsync(address, array.ctypes.data, array.nbytes, self._stream))
-        self.sync()
+        with self._lock:
+            self._ask(self._cu.cuMemcpyHtoDAsync(address, array.ctypes.data, array.nbytes, self._stream))
+            self.sync()
 
     def read(self, address: int, array: Array) -> None:
         self._here()
-        self._ask(self._cu.cuMemcpyDtoHAsync(array.ctypes.data, address, array.nbytes, self._stream))
-        self.sync()
+        with self._lock:
+            self._ask(self._cu.cuMemcpyDtoHAsync(array.ctypes.data, address, array.nbytes, self._stream))
+            self.sync()
 
     def fill(self, address: int, byte: int, nbytes: int) -> None:
         self._here()
         if nbytes:
-            self._ask(self._cu.cuMemsetD8Async(address, byte, nbytes, self._stream))
+            with self._lock:
+                self._ask(self._cu.cuMemsetD8Async(address, byte, nbytes, self._stream))
 
     def copy(self, to: int, source: int, nbytes: int) -> None:
         self._here()
-        self._ask(self._cu.cuMemcpyDtoDAsync(to, source, nbytes, self._stream))
+        with self._lock:
+            self._ask(self._cu.cuMemcpyDtoDAsync(to, source, nbytes, self._stream))
 
     # ---- code
     def compile(self, source: str, options: Sequence[str]) -> bytes:
         return compile_offline(source, self.target.arch, options)
 
-    def load(self, code: bytes) -> Any:
+    def load(self, code: bytes) -> Held:
         self._here()
-        return self._ask(self._cu.cuModuleLoadData(code))
+        return Held(self._ask(self._cu.cuModuleLoadData(code)), self._unload)
 
-    def function(self, module: Any, name: str) -> Any:
+    def _unload(self, module: Any) -> None:
+        self._here()
+        self._cu.cuModuleUnload(module)
+
+    def function(self, module: Held, name: str) -> Any:
         try:
-            return self._ask(self._cu.cuModuleGetFunction(module, name.encode()))
+            return self._ask(self._cu.cuModuleGetFunction(module.handle, name.encode()))
         except DeviceError as e:
             raise CompileError(f"the compiled module has no kernel {name!r}", why=e.what, fix='declare it extern "C" __global__') from None
 
@@ -110,32 +121,34 @@ class CudaApi:
             self._ask(self._cu.cuStreamSynchronize(self._stream))
 
     # ---- time
-    def mark(self) -> Any:
+    def mark(self) -> Held:
         self._here()
         event = Held(self._ask(self._cu.cuEventCreate(0)), self._cu.cuEventDestroy)
         with self._lock:
             self._ask(self._cu.cuEventRecord(event.handle, self._stream))
         return event
 
-    def elapsed_ns(self, since: Any, until: Any) -> int:
+    def elapsed_ns(self, since: Held, until: Held) -> int:
         return int(self._ask(self._cu.cuEventElapsedTime(since.handle, until.handle)) * 1e6)  # milliseconds
 
     # ---- replay
-    def begin_capture(self) -> None:
+    def capture(self, launches: Callable[[], None], needs: Any = None) -> Held:
         self._here()
-        self._lock.acquire()
-        self._ask(self._cu.cuStreamBeginCapture(self._stream, self._cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))  # garbage may be collected meanwhile
+        with self._lock:
+            self._ask(self._cu.cuStreamBeginCapture(self._stream, self._cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))  # garbage may be collected meanwhile
+            try:
+                launches()
+            except BaseException:
+                with suppress(DeviceError):  # what is void by now
+                    self._end_capture()
+                raise
+            noted = self._end_capture()
+        return Held(self._ask(self._cu.cuGraphInstantiate(noted.handle, 0)), self._cu.cuGraphExecDestroy, needs)
 
-    def end_capture(self) -> Any:
-        try:
-            graph = self._ask(self._cu.cuStreamEndCapture(self._stream))
-        finally:
-            self._lock.release()
-        made = self._ask(self._cu.cuGraphInstantiate(graph, 0))
-        self._cu.cuGraphDestroy(graph)
-        return Held(made, self._cu.cuGraphExecDestroy)
+    def _end_capture(self) -> Held:
+        return Held(self._ask(self._cu.cuStreamEndCapture(self._stream)), self._cu.cuGraphDestroy)
 
-    def replay(self, graph: Any) -> None:
+    def replay(self, graph: Held) -> None:
         self._here()
         with self._lock:
             self._ask(self._cu.cuGraphLaunch(graph.handle, self._stream))

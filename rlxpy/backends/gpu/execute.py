@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from rlxpy.backends.faults import index_fault
-from rlxpy.backends.gpu.api import Arguments, GpuApi
-from rlxpy.backends.gpu.kernel import Kernel, Room
+from rlxpy.backends.gpu.api import Arguments, GpuApi, Held, same_process
+from rlxpy.backends.gpu.kernel import FAULT_NBYTES, Kernel, Room
 from rlxpy.backends.gpu.launch import grid_refusal
 from rlxpy.backends.gpu.profile import Stopwatch
 from rlxpy.backends.gpu.program import ALIGN_NBYTES, Commit, HostStep, Launch, Program, RawLaunch
@@ -31,7 +31,6 @@ from rlxpy.ir.text import show_node
 from rlxpy.notes import note_once
 
 KEPT_SIZES = 16
-FAULT_NBYTES = 32
 POISON = 0xFF  # NaN in every float type: a read of unwritten memory shows
 
 
@@ -40,7 +39,7 @@ class Memory:
 
     def __init__(self, api: GpuApi, nbytes: int) -> None:
         self.address, self.nbytes = api.alloc(max(nbytes, ALIGN_NBYTES)), nbytes
-        self.free = weakref.finalize(self, api.free, self.address)
+        self._held = Held(self.address, api.free)
 
 
 class DeviceState:
@@ -70,7 +69,7 @@ class _Segment:
 
     calls: tuple[_Call, ...]
     ran: bool = False
-    graph: Any = None
+    graph: Held | None = None
 
 
 @dataclass(frozen=True)
@@ -97,8 +96,9 @@ class _Bound:
 
 @dataclass(frozen=True)
 class Loaded:
-    """Compiled code: the program's functions by name, and those of raw kernels by their source and symbol."""
+    """Compiled code: the program's functions by name, and those of raw kernels by their source and symbol; and the modules that they live in."""
 
+    modules: tuple[Held, ...]
     functions: Mapping[str, Any]
     raw: Mapping[tuple[str, str], Any]
 
@@ -112,17 +112,17 @@ class GpuGraph:
         self._spaces = {s: Memory(api, plan.nbytes[s]) for s in (Space.ARENA, Space.INPUT)}
         self._fixed: dict[int, Memory] = {}
         self._names = {n.name: plan.places[n.refs[0]].buffer for n in plan.graph.params}
-        self._fault, self._undo, self._staging = (Memory(api, n) for n in (FAULT_NBYTES, program.undo_nbytes, program.staging_nbytes))
-        api.fill(self._fault.address, 0, FAULT_NBYTES)
+        self._notes, self._undo, self._staging = (Memory(api, n) for n in (program.notes_nbytes, program.undo_nbytes, program.staging_nbytes))
         for n in plan.graph:
             if n.op is Op.CONST:
                 self._upload(plan.places[n.refs[0]].buffer, n.attrs.value.array)  # type: ignore[attr-defined]
         self.set_params(params)
         self._hosted = {(p.step.node.id, p.step.when): host_launch(plan.graph, p.step, debug=debug) for p in program.parts if isinstance(p, HostStep)}
-        self._bound: dict[Any, _Bound] = {}
+        self._bound: weakref.WeakKeyDictionary[GpuGraph | DeviceState, dict[Any, _Bound]] = weakref.WeakKeyDictionary()
 
     # ---- weights and state
     def set_params(self, arrays: Mapping[str, Array]) -> None:
+        same_process(self._api)
         with self._lock:
             for name, a in arrays.items():
                 self._upload(self._names[name], a)
@@ -136,6 +136,7 @@ class GpuGraph:
             self._api.write(self._fixed[buffer].address, flat)
 
     def new_state(self) -> DeviceState:
+        same_process(self._api)
         return DeviceState(self.plan, self._api)
 
     # ---- running
@@ -149,6 +150,7 @@ class GpuGraph:
         return watch.spans()
 
     def _locked(self, inputs: Sequence[Array], sizes: Sizes, outputs: Sequence[Array], state: Any, watch: Stopwatch | None) -> None:
+        same_process(self._api)
         with self._lock:
             if state is None or not self.plan.nbytes[Space.STATE]:
                 self._run(inputs, sizes, outputs, None, watch)
@@ -158,6 +160,8 @@ class GpuGraph:
 
     def _run(self, inputs: Sequence[Array], sizes: Sizes, outputs: Sequence[Array], state: DeviceState | None, watch: Stopwatch | None) -> None:
         api, bound = self._api, self._bind(sizes, state)
+        if self.program.fallible:
+            api.fill(self._notes.address, 0, self._notes.nbytes)
         if self.debug:
             api.fill(self._spaces[Space.ARENA].address, POISON, self._spaces[Space.ARENA].nbytes)
         for spot, given in zip(bound.inputs, inputs, strict=True):
@@ -166,7 +170,7 @@ class GpuGraph:
         try:
             for part in bound.parts:
                 if isinstance(part, _Host):
-                    self._host(part, state, watch)
+                    self._host(part, sizes, state, watch)
                 elif self.debug or watch:
                     self._step_by_step(part, sizes, state, watch)
                 else:
@@ -174,8 +178,7 @@ class GpuGraph:
             results = [self._read(spot, state) for spot in bound.outputs]
             self._check(sizes)
         except BaseException:
-            for call in bound.restores:
-                self._launch(call)
+            self._launch_all(bound.restores)
             api.sync()
             raise
         for out, value in zip(outputs, results, strict=True):
@@ -191,17 +194,15 @@ class GpuGraph:
             self._api.replay(segment.graph)
             return
         if segment.ran and len(segment.calls) > 1:
-            self._api.begin_capture()
-            try:
-                for call in segment.calls:
-                    self._launch(call)
-            finally:
-                segment.graph = self._api.end_capture()
+            segment.graph = self._api.capture(lambda: self._launch_all(segment.calls), self._loaded)
             self._api.replay(segment.graph)
             return
-        for call in segment.calls:
-            self._launch(call)
+        self._launch_all(segment.calls)
         segment.ran = True
+
+    def _launch_all(self, calls: Sequence[_Call]) -> None:
+        for call in calls:
+            self._launch(call)
 
     def _step_by_step(self, segment: _Segment, sizes: Sizes, state: DeviceState | None, watch: Stopwatch | None) -> None:
         """Debug mode waits for each kernel, so that the one that breaks off is the one named, and looks for NaN where there was none."""
@@ -238,13 +239,13 @@ class GpuGraph:
         if not self.program.fallible:
             return
         words = np.empty(FAULT_NBYTES // 8, np.int64)
-        self._api.read(self._fault.address, words.view(np.uint8))
+        self._api.read(self._notes.address, words.view(np.uint8))
         if words[0]:
-            self._api.fill(self._fault.address, 0, FAULT_NBYTES)
             raise index_fault(self.plan.graph, self.plan.graph[int(words[0]) - 1], int(words[1]), int(words[2]), sizes)
 
-    def _host(self, part: _Host, state: DeviceState | None, watch: Stopwatch | None) -> None:
+    def _host(self, part: _Host, sizes: Sizes, state: DeviceState | None, watch: Stopwatch | None) -> None:
         ins = [self._read(s, state) for s in part.ins]
+        self._check(sizes)  # it would work on what a bad index left
         for a in ins:
             a.flags.writeable = False
         outs = [np.empty(s.shape, s.dtype) for s in part.outs]
@@ -288,15 +289,14 @@ class GpuGraph:
 
     # ---- binding
     def _bind(self, sizes: Sizes, state: DeviceState | None) -> _Bound:
-        key = tuple(sorted(sizes.items())), id(state)
-        bound = self._bound.get(key)
-        if bound is None:
-            while len(self._bound) >= KEPT_SIZES:
-                del self._bound[next(iter(self._bound))]
-            bound = self._bound[key] = self._fresh(sizes, state)
-            if state is not None:
-                weakref.finalize(state, self._bound.pop, key, None)
-        return bound
+        """What was bound to a state goes with it."""
+        known, key = self._bound.setdefault(self if state is None else state, {}), tuple(sorted(sizes.items()))
+        if key not in known:
+            fresh = self._fresh(sizes, state)
+            while len(known) >= KEPT_SIZES:
+                del known[next(iter(known))]
+            known[key] = fresh
+        return known[key]
 
     def _fresh(self, sizes: Sizes, state: DeviceState | None) -> _Bound:
         def spots(refs: Sequence[Ref]) -> tuple[Spot, ...]:
@@ -330,7 +330,8 @@ class GpuGraph:
         return [_Call(function, self._loaded.functions[function], grid, k.threads, at(k.shared_nbytes, sizes), words, step)] if prod(grid) else []
 
     def _generated(self, p: Launch, sizes: Sizes, place: Callable[[Ref], int]) -> list[_Call]:
-        rooms = {Room.FAULT: self._fault.address, Room.UNDO: self._undo.address + max(p.undo, 0), Room.NODE: p.step.node.id, Room.SCRATCH: self._scratch(p.step)}
+        notes, undo = self._notes.address, self._undo.address
+        rooms = {Room.FAULT: notes, Room.NOTE: notes + max(p.note, 0), Room.UNDO: undo + max(p.undo, 0), Room.NODE: p.step.node.id, Room.SCRATCH: self._scratch(p.step)}
         return self._call(p.function, p.kernel, [rooms[a] if isinstance(a, Room) else place(a) for a in p.kernel.call], sizes, p.step)
 
     def _scratch(self, step: Step) -> int:

@@ -1,8 +1,10 @@
 """AMD's runtime through hip-python: the current device, one stream, hipRTC."""
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -22,6 +24,7 @@ class HipApi:
     options = OPTIONS
 
     def __init__(self, simulation: Simulation | None = None) -> None:
+        self.process = os.getpid()
         hip: Any = import_module("rocm.bindings.hip")
         hiprtc: Any = import_module("rocm.bindings.hiprtc")
         self._hip, self._rtc = hip, hiprtc
@@ -33,7 +36,7 @@ class HipApi:
         major, minor = self._ask(hiprtc.hiprtcVersion())
         self.compiler = f"{simulation.compiler if simulation else f'hipRTC {major}.{minor}'} for {self._chip}"
         self._stream = self._ask(hip.hipStreamCreateWithFlags(hip.hipStreamNonBlocking))
-        self._lock = threading.RLock()  # of captures: whoever captures has the stream alone
+        self._lock = threading.RLock()  # of the stream: whoever captures has it alone
 
     def _ask(self, said: tuple[Any, ...]) -> Any:
         return answer(said, getattr(self, "name", "the device"), self._meaning)
@@ -45,26 +48,30 @@ class HipApi:
     def alloc(self, nbytes: int) -> int:
         try:
             return int(self._ask(self._hip.hipMalloc(nbytes)))
-        except DeviceError as e:
-            raise DeviceError(f"no {nbytes:,} bytes on {self.name}", why=e.what, fix="narrow the ranges of sizes, pack the weights, or free other graphs") from None
+        except (DeviceError, OverflowError) as e:
+            raise DeviceError(f"no {nbytes:,} bytes on {self.name}", why=getattr(e, "what", str(e)), fix="narrow the ranges of sizes, pack the weights, or free other graphs") from None
 
     def free(self, address: int) -> None:
         self._hip.hipFree(address)
 
     def write(self, address: int, array: Array) -> None:
-        self._ask(self._hip.hipMemcpyAsync(address, array.reshape(-1).view("u1"), array.nbytes, self._hip.hipMemcpyKind.hipMemcpyHostToDevice, self._stream))
-        self.sync()
+        with self._lock:
+            self._ask(self._hip.hipMemcpyAsync(address, array.reshape(-1).view("u1"), array.nbytes, self._hip.hipMemcpyKind.hipMemcpyHostToDevice, self._stream))
+            self.sync()
 
     def read(self, address: int, array: Array) -> None:
-        self._ask(self._hip.hipMemcpyAsync(array, address, array.nbytes, self._hip.hipMemcpyKind.hipMemcpyDeviceToHost, self._stream))
-        self.sync()
+        with self._lock:
+            self._ask(self._hip.hipMemcpyAsync(array, address, array.nbytes, self._hip.hipMemcpyKind.hipMemcpyDeviceToHost, self._stream))
+            self.sync()
 
     def fill(self, address: int, byte: int, nbytes: int) -> None:
         if nbytes:
-            self._ask(self._hip.hipMemsetAsync(address, byte, nbytes, self._stream))
+            with self._lock:
+                self._ask(self._hip.hipMemsetAsync(address, byte, nbytes, self._stream))
 
     def copy(self, to: int, source: int, nbytes: int) -> None:
-        self._ask(self._hip.hipMemcpyAsync(to, source, nbytes, self._hip.hipMemcpyKind.hipMemcpyDeviceToDevice, self._stream))
+        with self._lock:
+            self._ask(self._hip.hipMemcpyAsync(to, source, nbytes, self._hip.hipMemcpyKind.hipMemcpyDeviceToDevice, self._stream))
 
     # ---- code
     def compile(self, source: str, options: Sequence[str]) -> bytes:
@@ -83,12 +90,12 @@ class HipApi:
         finally:
             rtc.hiprtcDestroyProgram(program.createRef())
 
-    def load(self, code: bytes) -> Any:
-        return self._ask(self._hip.hipModuleLoadData(bytearray(code)))
+    def load(self, code: bytes) -> Held:
+        return Held(self._ask(self._hip.hipModuleLoadData(bytearray(code))), self._hip.hipModuleUnload)
 
-    def function(self, module: Any, name: str) -> Any:
+    def function(self, module: Held, name: str) -> Any:
         try:
-            return self._ask(self._hip.hipModuleGetFunction(module, name.encode()))
+            return self._ask(self._hip.hipModuleGetFunction(module.handle, name.encode()))
         except DeviceError as e:
             raise CompileError(f"the compiled module has no kernel {name!r}", why=e.what, fix='declare it extern "C" __global__') from None
 
@@ -101,30 +108,32 @@ class HipApi:
             self._ask(self._hip.hipStreamSynchronize(self._stream))
 
     # ---- time
-    def mark(self) -> Any:
+    def mark(self) -> Held:
         event = Held(self._ask(self._hip.hipEventCreate()), self._hip.hipEventDestroy)
         with self._lock:
             self._ask(self._hip.hipEventRecord(event.handle, self._stream))
         return event
 
-    def elapsed_ns(self, since: Any, until: Any) -> int:
+    def elapsed_ns(self, since: Held, until: Held) -> int:
         return int(self._ask(self._hip.hipEventElapsedTime(since.handle, until.handle)) * 1e6)  # milliseconds
 
     # ---- replay
-    def begin_capture(self) -> None:
-        self._lock.acquire()
-        self._ask(self._hip.hipStreamBeginCapture(self._stream, self._hip.hipStreamCaptureMode.hipStreamCaptureModeRelaxed))  # garbage may be collected meanwhile
+    def capture(self, launches: Callable[[], None], needs: Any = None) -> Held:
+        with self._lock:
+            self._ask(self._hip.hipStreamBeginCapture(self._stream, self._hip.hipStreamCaptureMode.hipStreamCaptureModeRelaxed))  # garbage may be collected meanwhile
+            try:
+                launches()
+            except BaseException:
+                with suppress(DeviceError):  # what is void by now
+                    self._end_capture()
+                raise
+            noted = self._end_capture()
+        return Held(self._ask(self._hip.hipGraphInstantiateWithFlags(noted.handle, 0)), self._hip.hipGraphExecDestroy, needs)
 
-    def end_capture(self) -> Any:
-        try:
-            graph = self._ask(self._hip.hipStreamEndCapture(self._stream))
-        finally:
-            self._lock.release()
-        made = self._ask(self._hip.hipGraphInstantiateWithFlags(graph, 0))
-        self._hip.hipGraphDestroy(graph)
-        return Held(made, self._hip.hipGraphExecDestroy)
+    def _end_capture(self) -> Held:
+        return Held(self._ask(self._hip.hipStreamEndCapture(self._stream)), self._hip.hipGraphDestroy)
 
-    def replay(self, graph: Any) -> None:
+    def replay(self, graph: Held) -> None:
         with self._lock:
             self._ask(self._hip.hipGraphLaunch(graph.handle, self._stream))
 

@@ -19,9 +19,11 @@ class Room(Enum):
     FAULT = "fault"      # u64[4]: where rlx_fault notes the first index out of range
     NODE = "node"        # no memory: the node's number, for rlx_fault
     UNDO = "undo"        # of a kv_append: room for the rows that it overwrites
+    NOTE = "note"        # of a kv_append: u64, the row from which on it wrote, plus one; 0 until it did
 
 
 Argument = Ref | Room
+FAULT_NBYTES, NOTE_NBYTES = 32, 8
 FAULT: Mapping[str, Room] = {"u64 *fault": Room.FAULT, "i64 node": Room.NODE}  # parameters of a kernel that checks indices, and what they are given
 WAVE = 64  # lanes of the widest wave: a block is a multiple of it
 

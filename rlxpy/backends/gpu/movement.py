@@ -60,7 +60,7 @@ def in_place(site: Site) -> bool:
 
 
 def emit_append(site: Site) -> tuple[Kernel, ...]:
-    """New rows into the cache at a position, what they overwrite into `undo`; before that the rest, unless it is there."""
+    """New rows into the cache at a position, what they overwrite into `undo`, and that they did into `note`; before that the rest, unless it is there."""
     (cache, new, pos), out = site.ins, site.out
     axis = site.node.attrs.axis % len(cache.shape)  # type: ignore[attr-defined]
     walks = nest(new.shape, (new.layout.strides, out.layout.strides))
@@ -68,21 +68,22 @@ def emit_append(site: Site) -> tuple[Kernel, ...]:
     n = product(new.shape)
     place = f"at*{ctext.dim(out.layout.strides[axis])} + {offset(walks.strides[1])}"
     lines = ["const i64 t = rlx_thread(), at = (i64)x1[0];", f"if (t < {ctext.dim(n)}) {{",
-             f"  if (at < 0 || at > {room} - {ctext.dim(new.shape[axis])}) {{ rlx_fault(fault, node, at, {room}); return; }}", *indent(unravel(walks.sizes, "t")),
+             f"  if (at < 0 || at > {room} - {ctext.dim(new.shape[axis])}) {{ rlx_fault(fault, node, at, {room}); return; }}", "  if (t == 0) *note = (u64)at + 1;", *indent(unravel(walks.sizes, "t")),
              f"  {out.c} *const q = y + {place};", "  undo[t] = *q;", f"  *q = x0[{offset(walks.strides[0])}];", "}"]
-    given: tuple[Argument, ...] = (new.ref, pos.ref, out.ref, Room.UNDO, *FAULT.values())
+    given: tuple[Argument, ...] = (new.ref, pos.ref, out.ref, Room.UNDO, Room.NOTE, *FAULT.values())
     sizes = frozenset(ctext.names(*new.shape, cache.shape[axis], *new.layout.strides, *out.layout.strides))
-    append = Kernel((*params((new, pos), out), f"{out.c} *undo", *FAULT), "\n".join(lines), given, (quotient(n, THREADS),), sizes=sizes)
+    append = Kernel((*params((new, pos), out), f"{out.c} *undo", "u64 *note", *FAULT), "\n".join(lines), given, (quotient(n, THREADS),), sizes=sizes)
     return (append,) if in_place(site) else (copied(cache.c, cache.shape, cache.layout.strides, out.layout.strides, (cache, out)), append)
 
 
 def emit_restore(site: Site) -> Kernel:
-    """What `undo` holds back into the cache, after a run that broke off."""
-    (cache, new, pos), out = site.ins, site.out
+    """What `undo` holds back into the cache, after a run that broke off; if it broke off before the append, nothing.  The position's memory
+    may be another value's by then."""
+    (cache, new, _), out = site.ins, site.out
     axis = site.node.attrs.axis % len(cache.shape)  # type: ignore[attr-defined]
     walks = nest(new.shape, (row_major(new.shape).strides, out.layout.strides))
     n = product(new.shape)
-    lines = ["const i64 t = rlx_thread(), at = (i64)x0[0];", f"if (t < {ctext.dim(n)} && at >= 0 && at <= {ctext.dim(cache.shape[axis])} - {ctext.dim(new.shape[axis])}) {{",
-             *indent(unravel(walks.sizes, "t")), f"  y[at*{ctext.dim(out.layout.strides[axis])} + {offset(walks.strides[1])}] = undo[t];", "}"]
-    sizes = frozenset(ctext.names(*new.shape, cache.shape[axis], *out.layout.strides))
-    return Kernel((*params((pos,), out), f"const {out.c} *undo"), "\n".join(lines), (pos.ref, out.ref, Room.UNDO), (quotient(n, THREADS),), sizes=sizes)
+    lines = ["const i64 t = rlx_thread(), at = (i64)*note - 1;", f"if (t < {ctext.dim(n)} && at >= 0) {{", *indent(unravel(walks.sizes, "t")),
+             f"  y[at*{ctext.dim(out.layout.strides[axis])} + {offset(walks.strides[1])}] = undo[t];", "}"]
+    sizes = frozenset(ctext.names(*new.shape, *out.layout.strides))
+    return Kernel((*params((), out), f"const {out.c} *undo", "const u64 *note"), "\n".join(lines), (out.ref, Room.UNDO, Room.NOTE), (quotient(n, THREADS),), sizes=sizes)

@@ -7,7 +7,7 @@ from dataclasses import field
 from rlxpy.backends.cpu import ctext
 from rlxpy.backends.cpu.kernel import Operand, Site
 from rlxpy.backends.cpu.unit import function_name, unused
-from rlxpy.backends.gpu.kernel import Emitter, Kernel
+from rlxpy.backends.gpu.kernel import FAULT_NBYTES, NOTE_NBYTES, Emitter, Kernel
 from rlxpy.backends.gpu.launch import GpuLaunch
 from rlxpy.backends.gpu.movement import copied, emit_restore, in_place
 from rlxpy.backends.templates import flat
@@ -31,6 +31,7 @@ class Launch:
     function: str
     kernel: Kernel
     undo: int = -1  # of a kv_append: where its overwritten rows go, in bytes from the start of the undo memory
+    note: int = -1  # and that they did, in bytes from the start of the notes
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,8 @@ Part = Launch | RawLaunch | HostStep
 class Program:
     """`source` is one module; `functions` are its kernels by name; `parts` are what a run does, in order.
 
-    restores: kernels that put overwritten rows back, the last first.  undo_nbytes, staging_nbytes: memory beside the plan's."""
+    restores: kernels that put overwritten rows back, the last first.  undo_nbytes, staging_nbytes: memory beside the plan's.
+    notes_nbytes: what kernels say of a run, zero before it: the first bad index, then a note of each kv_append."""
 
     source: str
     functions: Mapping[str, str]
@@ -99,6 +101,7 @@ class Program:
     results: tuple[Result, ...]
     undo_nbytes: int
     staging_nbytes: int
+    notes_nbytes: int
     fallible: bool
 
     @property
@@ -144,6 +147,7 @@ def write(plan: Plan, emitter: Callable[[Step], Emitter | None], *, in_order: bo
     parts: list[Part] = []
     restores: list[Launch] = []
     undo = staging = 0
+    notes = FAULT_NBYTES
     for step in (variant for s in plan.steps for variant in s.variants):
         row = step.choice.row
         if row is not None and isinstance(row.launch, GpuLaunch):
@@ -160,18 +164,19 @@ def write(plan: Plan, emitter: Callable[[Step], Emitter | None], *, in_order: bo
         title = f"{step.choice.name}: {show_node(step.node)}"
         for k in made if isinstance(made, tuple) else (made,):
             if 0 not in k.blocks:  # nothing to do, at any size
-                parts.append(Launch(step, unit.function(k, function_name(step.node), title), k, undo))
+                parts.append(Launch(step, unit.function(k, function_name(step.node), title), k, undo, notes))
         if step.node.op is Op.KV_APPEND:
             if in_place(site):
                 k = emit_restore(site)
-                restores.insert(0, Launch(step, unit.function(k, f"restore_{function_name(step.node)}", f"undoes {title}"), k, undo))
+                restores.insert(0, Launch(step, unit.function(k, f"restore_{function_name(step.node)}", f"undoes {title}"), k, undo, notes))
             rows = plan.graph.type(step.node.inputs[1])
             undo += _aligned(upper(rows.numel) * rows.dtype.nbytes)
+            notes += NOTE_NBYTES
     results, end = _results(unit) if in_order else ((), 0)
     commits, used = _commits(unit, end)
-    fallible = any(isinstance(p, HostStep) for p in parts) or any("rlx_fault(" in f for f in unit.functions.values())
+    fallible = any("rlx_fault(" in f for f in unit.functions.values())
     source = "\n".join([flat(PRELUDE), *unit.shared, *unit.functions.values()])
-    return Program(source, unit.functions, tuple(parts), tuple(restores), commits, results, undo, max(staging, used), fallible)
+    return Program(source, unit.functions, tuple(parts), tuple(restores), commits, results, undo, max(staging, used), notes, fallible)
 
 
 def site_of(plan: Plan, step: Step) -> Site:

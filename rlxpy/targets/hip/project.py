@@ -12,7 +12,6 @@ import rlxpy
 from rlxpy.backends.cpu import ctext
 from rlxpy.backends.gpu.api import GpuTarget
 from rlxpy.backends.gpu.backend import emitter_of, spec_of
-from rlxpy.backends.gpu.execute import FAULT_NBYTES
 from rlxpy.backends.gpu.hip import OPTIONS
 from rlxpy.backends.gpu.kernel import Kernel, Room
 from rlxpy.backends.gpu.program import ALIGN_NBYTES, Launch, Program, write
@@ -85,7 +84,7 @@ class _Source:
                 self.blob[end] = np.ascontiguousarray(array)
                 end = up(end + array.nbytes, ALIGN_NBYTES)
         self.weights_nbytes = max((at + a.nbytes for at, a in self.blob.items()), default=0)
-        parts = {"arena": plan.nbytes[Space.ARENA], "input": plan.nbytes[Space.INPUT], "undo": program.undo_nbytes, "staging": program.staging_nbytes, "fault": FAULT_NBYTES,
+        parts = {"arena": plan.nbytes[Space.ARENA], "input": plan.nbytes[Space.INPUT], "undo": program.undo_nbytes, "staging": program.staging_nbytes, "notes": program.notes_nbytes,
                  "state": plan.nbytes[Space.STATE]}
         self.at = dict[str, int]()
         for name, nbytes in parts.items():
@@ -109,7 +108,7 @@ class _Source:
         run = [*checks, *self._run(codes, bool(restores))]
         return trimmed("hip/model.cpp.j2", p=s.prefix, guard=s.guard, title=ctext.comment(self.plan.graph.name), version=rlxpy.__version__, functions=list(self.names), signature=s.text,
                        run=[*_unused(run, s.parameters), *run], restores=[*_unused(restores, s.parameters), *restores] if restores else [], options=OPTIONS, messages=map(quoted, messages),
-                       most_words=self._most_words(), memory_nbytes=max(self.nbytes, 1), state_at=self.at["state"], fault_at=self.at["fault"], **codes)
+                       most_words=self._most_words(), memory_nbytes=max(self.nbytes, 1), state_at=self.at["state"], **codes)
 
     def _most_words(self) -> int:
         """Arguments that a launch has, at most."""
@@ -120,7 +119,7 @@ class _Source:
     def _run(self, codes: Mapping[str, int], undoes: bool) -> list[str]:
         plan, s, program = self.plan, self.signature, self.program
         failed = f"return {codes['no_device']};"
-        lines = []
+        lines = [f"if (hipMemset({self._pointer(self._place('notes'))}, 0, {program.notes_nbytes})) {failed}"] if program.fallible else []
         for n, name in zip(plan.graph.inputs, s.inputs, strict=True):
             lines.append(self._copy(self._address(n.refs[0]), name, f"sizeof *{name} * {ctext.dim(n.type.numel)}", "TO_DEVICE", failed))
         for p in program.launches:
@@ -129,8 +128,8 @@ class _Source:
             lines += self._launch(None, r.function, r.kernel, [self._address(r.ref), self._place("staging", r.offset)])
         if program.fallible:
             undo = f"rlx_restore({', '.join(s.parameters)}); " if undoes else ""
-            lines += ["uint64_t fault = 0;", self._copy(self._place("fault"), "&fault", "sizeof fault", "TO_HOST", failed),
-                      f"if (fault) {{ {undo}hipMemset({self._pointer(self._place('fault'))}, 0, {FAULT_NBYTES}); return {codes['out_of_range']}; }}"]
+            lines += ["uint64_t fault = 0;", self._copy(self._place("notes"), "&fault", "sizeof fault", "TO_HOST", failed),
+                      f"if (fault) {{ {undo}return {codes['out_of_range']}; }}"]
         staged = {r.ref: r.offset for r in program.results}
         for ref, name, t in zip(plan.graph.outputs, s.outputs, plan.graph.output_types, strict=True):
             where = self._place("staging", staged[ref]) if ref in staged else self._address(ref)
@@ -151,7 +150,7 @@ class _Source:
 
     def _words(self, p: Launch) -> list[str]:
         """What a launch is given, as C."""
-        rooms = {Room.FAULT: self._place("fault"), Room.UNDO: self._place("undo", max(p.undo, 0)), Room.NODE: str(p.step.node.id)}
+        rooms = {Room.FAULT: self._place("notes"), Room.UNDO: self._place("undo", max(p.undo, 0)), Room.NOTE: self._place("notes", max(p.note, 0)), Room.NODE: str(p.step.node.id)}
         if p.step.scratch >= 0:
             rooms[Room.SCRATCH] = self._place("arena", self.plan.buffers[p.step.scratch].offset)
         return [rooms[a] if isinstance(a, Room) else self._address(a) for a in p.kernel.call]
