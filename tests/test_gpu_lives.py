@@ -5,6 +5,7 @@ import gc
 import os
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -164,6 +165,54 @@ def test_rows_are_put_back_where_they_were_when_the_position_is_gone(rocm: Simul
                 with pytest.raises(IndexOutOfRange):
                     h(x * 99, p, np.array([7]))
     same(f, g, x * 0, np.array(1), np.array([1]))
+
+
+@pytest.mark.parametrize("before", [0, 1, 3])
+def test_an_interrupt_at_any_call_of_the_runtime_leaves_all_of_the_state_old_or_all_of_it_new(rocm: Simulation, monkeypatch: pytest.MonkeyPatch, before: int) -> None:
+    """before: runs until then, of launches one by one, of a capture, of its replay.  One state is written in place, two trade places."""
+    def build(b: Builder) -> Any:
+        x, p, cache, left, right = b.input("x", (2, 3)), b.input("p", (), "i64"), b.state("cache", (6, 3)), b.state("left", (3,)), b.state("right", (3,))
+        rows = cache.kv_append(x * 2.0, p, axis=0)
+        for s, new in ((cache, rows), (left, right + rows.sum(axes=(0,))), (right, left)):
+            b.update(s, new)
+        return rows * 1.0, left, right
+
+    f, g = running(build)
+    ended = moved = 0
+    for at in range(1, 60):
+        states, given = (f.new_state(), g.new_state()), (np.full((2, 3), at, np.float32), np.array(at % 5))
+        for _ in range(before):
+            same(f, g, np.ones((2, 3), np.float32), np.array(1), states=states)
+        with suppress(KeyboardInterrupt), monkeypatch.context() as m:
+            calls = iter(range(at, 0, -1))
+            for name in ("write", "read", "fill", "launch", "sync", "capture", "replay"):
+                m.setattr(HipApi, name, interrupting(getattr(HipApi, name), calls))
+            f(*given, state=states[0])
+            ended += 1
+        old, new = (g.new_state() for _ in range(2))
+        for s in (old, new):
+            s.memory[...] = states[1].memory
+        g(*given, state=new)
+        look = np.zeros((2, 3), np.float32), np.array(4)
+        got, wanted = f(*look, state=states[0]), [g(*look, state=s) for s in (old, new)]
+        fits = [all(np.allclose(a, b, rtol=1e-5) for a, b in zip(got, want, strict=True)) for want in wanted]
+        assert any(fits), at
+        moved += fits[1] and not ended
+        if ended:
+            assert fits[1]
+            break
+    assert ended
+    assert at > 10
+    assert 0 < moved < at - 5
+
+
+def interrupting(call: Callable[..., Any], calls: Iterator[int]) -> Callable[..., Any]:
+    def counted(self: HipApi, *args: Any) -> Any:
+        if next(calls, 0) == 1:
+            raise KeyboardInterrupt
+        return call(self, *args)
+
+    return counted
 
 
 # ---- what is left when they go -------------------------------------------------------------------------------------

@@ -177,14 +177,23 @@ class GpuGraph:
                     self._play(part)
             results = [self._read(spot, state) for spot in bound.outputs]
             self._check(sizes)
+            for out, value in zip(outputs, results, strict=True):
+                out[...] = value
         except BaseException:
             self._launch_all(bound.restores)
             api.sync()
             raise
-        for out, value in zip(outputs, results, strict=True):
-            out[...] = value
-        self._play(bound.commits)
-        api.sync()
+        self._commit(bound.commits)
+
+    def _commit(self, segment: _Segment) -> None:
+        """Once begun it is finished, even after an interrupt: states are all old or all new."""
+        try:
+            self._play(segment)
+            self._api.sync()
+        except BaseException:
+            self._launch_all(segment.calls)
+            self._api.sync()
+            raise
 
     def _play(self, segment: _Segment) -> None:
         """The second time, launches become a graph: one call replays them all."""
@@ -318,8 +327,9 @@ class GpuGraph:
                 calls += self._raw(p, sizes, place)
             else:
                 calls += self._generated(p, sizes, place)
+        calls += [c for k in self.program.commits for c in self._to_staging(k, sizes, place)]
         graph = self.plan.graph
-        commits = [c for half in (self._to_staging, self._from_staging) for k in self.program.commits for c in half(k, sizes, place)]
+        commits = [c for k in self.program.commits for c in self._from_staging(k, sizes, place)]
         restores = tuple(c for p in self.program.restores for c in self._generated(p, sizes, place))
         return _Bound(spots([n.refs[0] for n in graph.inputs]), spots(graph.outputs), (*parts, _Segment(tuple(calls))), _Segment(tuple(commits)), restores)
 
