@@ -5,6 +5,7 @@ import ctypes
 import re
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,8 +59,9 @@ ROWS = """__device__ void largest(const float *x, const i64 *x_shape, float *out
 """
 
 
-@pytest.fixture(autouse=True)
-def _ops() -> Iterator[None]:
+@contextmanager
+def acme() -> Iterator[None]:
+    """The ops that these kernels are for."""
     with registry():
         @op("acme.axpb")
         def axpb(x, y=None): return x * 2.0 + (0.5 if y is None else y)  # type: ignore[no-untyped-def]
@@ -75,6 +77,12 @@ def _ops() -> Iterator[None]:
 
         @declare_op("acme.five")
         def five(a, b, c, d, e): return a  # type: ignore[no-untyped-def]
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _ops() -> Iterator[None]:
+    with acme():
         yield
 
 

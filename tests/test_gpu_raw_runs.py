@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from gpu_device import gpu, simulation
 from sim_device import no_device_compiler
-from test_gpu_kernels import SEED, calls, registered
+from test_gpu_kernels import SEED, acme, calls, registered
 
 import rlxpy
 from rlxpy import Builder, CompileOptions, Graph
 from rlxpy.backends.gpu.raw import CudaGpuKernel, GpuKernel, RocmGpuKernel, register_gpu_kernel
 from rlxpy.errors import CompileError
-from rlxpy.extend import declare_op, op, register_cpu_kernel, registry
+from rlxpy.extend import declare_op, op, register_cpu_kernel
 from rlxpy.ir.dtypes import Array, DType
 from rlxpy.ir.op import Op
 from rlxpy.ir.types import bind
@@ -40,19 +40,7 @@ TRIPLES = """__device__ void rlx_custom(const float *x, const i64 *x_shape, doub
 
 @pytest.fixture(autouse=True)
 def _ops() -> Iterator[None]:
-    with registry():
-        @op("acme.axpb")
-        def axpb(x, y=None): return x * 2.0 + (0.5 if y is None else y)  # type: ignore[no-untyped-def]
-
-        @op("acme.cap")
-        def cap(x, cap: float = 30.0): return x.clamp(-cap, cap)  # type: ignore[no-untyped-def]
-
-        @op("acme.double")
-        def double(x): return x + x  # type: ignore[no-untyped-def]
-
-        @op("acme.largest")
-        def largest(x): return x.max(axes=(1,)), x.argmax(axis=1)  # type: ignore[no-untyped-def]
-
+    with acme():
         @op("acme.backwards")
         def backwards(x, by: float = 3.0): return x.reverse(axes=(1,)) * by  # type: ignore[no-untyped-def]
 
