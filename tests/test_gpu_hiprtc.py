@@ -16,10 +16,10 @@ from rlxpy.backends.gpu.api import GpuTarget
 from rlxpy.backends.gpu.backend import Gpu, compiled
 from rlxpy.backends.gpu.hip import OPTIONS, HipApi
 from rlxpy.backends.gpu.lint import findings
-from rlxpy.backends.gpu.offline import FLAGS, compile_hip
+from rlxpy.backends.gpu.offline import FLAGS, compile_hip, hiprtc_library, hiprtc_refusal, mapped_library
 from rlxpy.backends.gpu.vendor import VENDORS
 from rlxpy.compiler.session import lower
-from rlxpy.errors import CompileError
+from rlxpy.errors import BackendMissing, CompileError, DeviceError
 
 SOURCE = 'extern "C" __global__ void k(float *x) {\n  x[0] = 1;\n  x[1] = lost;\n}\n'
 REFUSED = 6  # HIPRTC_ERROR_COMPILATION
@@ -157,3 +157,34 @@ def test_a_refusal_of_clang_says_the_same(tmp_path: Path) -> None:
     assert {"--offload-arch=gfx1100", *FLAGS} <= set(caught.value.options)
     assert "x[1] = lost;" in caught.value.where
     assert not list(tmp_path.rglob("*.hsaco"))
+
+
+# ---- a card that is newer than its compiler ------------------------------------------------------------------------
+def test_a_compiler_older_than_the_card_is_told_before_it_can_end_the_process(made: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "mapped_library", lambda part: "libhiprtc.so")
+    monkeypatch.setattr(door, "hiprtc_refusal", lambda library, chip: f"{library} died while it compiled for {chip}")
+    with pytest.raises(DeviceError, match="does not know card") as caught:
+        made(Rtc(), "gfx9999")
+    assert "died while it compiled for gfx9999" in caught.value.why
+    monkeypatch.setattr(door, "hiprtc_refusal", lambda library, chip: "")
+    assert made(Rtc()).name == "card"
+
+
+def test_amds_compiler_says_by_another_process_which_chips_it_knows() -> None:
+    library = hiprtc_library()
+    if library is None:
+        pytest.skip("not run, because libamdhip64.so.5 is not installed")
+    assert hiprtc_refusal(library, "gfx90a") == ""
+    assert "died" in hiprtc_refusal(library, "gfx1151")
+    assert "amdhip64" in str(mapped_library("amdhip64"))
+    assert mapped_library("libnowhere") is None
+
+
+def test_devices_say_what_keeps_a_card_from_being_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(self: Gpu) -> None:
+        raise BackendMissing("device rocm cannot run here", why="hipRTC 5.2 does not know card")
+
+    monkeypatch.setattr("rlxpy.backends.gpu.backend.missing", lambda vendor: None)
+    monkeypatch.setattr(Gpu, "api", refuses)
+    assert Gpu(VENDORS["rocm"]).missing() == "hipRTC 5.2 does not know card"
+    assert Gpu(VENDORS["cuda"]).missing() is None

@@ -75,7 +75,14 @@ class Gpu:
         return spec_of(self.vendor.device, target)
 
     def missing(self) -> str | None:
-        return missing(self.vendor)
+        why = missing(self.vendor)
+        if why or self.vendor.device == CUDA.device:
+            return why
+        try:
+            self.api()  # whether the card's compiler knows the card
+        except BackendMissing as e:
+            return e.why
+        return None
 
     def load(self, plan: Plan, params: Mapping[str, Array], *, debug: bool = False) -> ExecutableGraph:
         from rlxpy.backends.gpu.execute import GpuGraph, Loaded

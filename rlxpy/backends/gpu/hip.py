@@ -11,6 +11,7 @@ from typing import Any
 
 from rlxpy.backends.gpu.api import Arguments, GpuTarget, Held, answer
 from rlxpy.backends.gpu.listing import numbered
+from rlxpy.backends.gpu.offline import hiprtc_refusal, mapped_library
 from rlxpy.backends.gpu.sim import Simulation, current
 from rlxpy.errors import CompileError, DeviceError
 from rlxpy.ir.dtypes import Array
@@ -35,8 +36,16 @@ class HipApi:
         self.target = GpuTarget("amd", self._chip.partition(":")[0], int(props.warpSize), int(props.sharedMemPerBlock), int(props.maxThreadsPerBlock))
         major, minor = self._ask(hiprtc.hiprtcVersion())
         self.compiler = f"{simulation.compiler if simulation else f'hipRTC {major}.{minor}'} for {self._chip}"
+        if simulation is None:
+            self._know_the_chip()
         self._stream = self._ask(hip.hipStreamCreateWithFlags(hip.hipStreamNonBlocking))
         self._lock = threading.RLock()  # of the stream: whoever captures has it alone
+
+    def _know_the_chip(self) -> None:
+        """A hipRTC that is older than the card ends the process that asks it: another process asks first."""
+        library = mapped_library("hiprtc") or mapped_library("amdhip64")
+        if library and (why := hiprtc_refusal(library, self._chip)):
+            raise DeviceError(f"{self.compiler} does not know {self.name}", why=why, fix="install a ROCm that is as new as the card")
 
     def _ask(self, said: tuple[Any, ...]) -> Any:
         return answer(said, getattr(self, "name", "the device"), self._meaning)

@@ -29,6 +29,7 @@ OLDEST, FOR_FAMILIES = ("-mcode-object-version=5",), ("-mcode-object-version=6",
 COMPILE_SECONDS = 300.0
 HEADER = "gpu/device.h"
 SUFFIX = ".hsaco"
+NOTHING = 'extern "C" __global__ void nothing() {}\n'
 
 
 def device_compiler() -> Compiler | str:
@@ -130,6 +131,22 @@ def compile_hiprtc(source: str, arch: str, options: Sequence[str] = FLAGS, libra
         raise BackendMissing("AMD's hipRTC cannot be used here", why=f"none of {', '.join(HIPRTC_LIBRARIES)} can be opened", fix="apt-get install libamdhip64-5 libamd-comgr2")
     key = _key([library, find_library("amdhip64") or "", arch, list(options), source])
     return kept("code", key, SUFFIX, lambda out: _hiprtc(library, source, arch, options, out)).read_bytes()
+
+
+def hiprtc_refusal(library: str, arch: str) -> str:
+    """Why a hipRTC cannot compile for a chip, as one that is older than the chip; "" where it can, which is asked once and kept."""
+    try:
+        compile_hiprtc(NOTHING, arch, library=library)
+    except CompileError as e:
+        return f"{e.what}: {e.why}"
+    return ""
+
+
+def mapped_library(part: str) -> str | None:
+    """The file of a library that this process has open, by a part of its name; where the system tells."""
+    maps = Path("/proc/self/maps")
+    lines = maps.read_text().splitlines() if maps.exists() else []
+    return next((fields[5] for line in lines if len(fields := line.split(None, 5)) == 6 and part in Path(fields[5]).name), None)
 
 
 def _hiprtc(library: str, source: str, arch: str, options: Sequence[str], out: Path) -> None:
