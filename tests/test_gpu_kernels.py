@@ -279,6 +279,7 @@ REFUSALS: dict[str, tuple[GpuKernel, tuple[tuple[tuple[Any, ...], str], ...], di
     "shared memory": (RocmGpuKernel("acme.cap", CAP, shared_nbytes=65_792), (((3,), "f32"),), {}, "it needs shared_nbytes 65792 in a block, the device has 65536"),
     "threads": (RocmGpuKernel("acme.cap", CAP, block_size=1024), (((3,), "f32"),), {"threads": 512}, "it needs threads 1024 in a block, the device has 512"),
     "a grid that fails": (RocmGpuKernel("acme.cap", CAP, grid=lambda shapes: shapes["y"]), (((3,), "f32"),), {}, "KeyError: 'y'; shapes are"),
+    "a grid of nothing": (RocmGpuKernel("acme.cap", CAP, grid=0), (((3,), "f32"),), {}, "nobody would write out, which is"),
     "a grid of reals": (RocmGpuKernel("acme.cap", CAP, grid=lambda shapes: 1.5), (((3,), "f32"),), {}, "grid of the rocm kernel of acme.cap is 1.5"),
 }
 

@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gpu_device import rocm
+from gpu_device import gpu, rocm
 from sim_device import needs_simulation
 
 from rlxpy import Builder, CompiledGraph, Graph, compile, sym
-from rlxpy.backends.gpu.hip import HipApi, api
+from rlxpy.backends.gpu.backend import Gpu
 from rlxpy.backends.gpu.sim import Simulation, simulated
+from rlxpy.backends.gpu.vendor import VENDORS
 from rlxpy.errors import DeviceError, IndexOutOfRange, RlxError
 from rlxpy.extend import declare_op, register_cpu_kernel, registry
 
-__all__ = ["rocm"]
-pytestmark = needs_simulation
+__all__ = ["gpu", "rocm"]
 ONE = np.ones((1, 3), np.float32)
 
 
@@ -40,12 +40,16 @@ def refuses() -> Iterator[list[bool]]:
         yield raising
 
 
-def running(build: Callable[[Builder], Any]) -> tuple[CompiledGraph, CompiledGraph]:
+def opened(device: str) -> Any:
+    return Gpu(VENDORS[device]).api()
+
+
+def running(device: str, build: Callable[[Builder], Any]) -> tuple[CompiledGraph, CompiledGraph]:
     """On the device, and on the reference."""
     b = Builder("lives")
     made = build(b)
     graph = b.finish(*(made if isinstance(made, tuple) else (made,)))
-    return compile(graph, device="rocm"), compile(graph, device="reference")
+    return compile(graph, device=device), compile(graph, device="reference")
 
 
 def caches(b: Builder) -> Any:
@@ -64,11 +68,12 @@ def same(f: CompiledGraph, g: CompiledGraph, *given: Any, states: tuple[Any, Any
 
 
 # ---- runs that broke off -------------------------------------------------------------------------------------------
-def test_a_capture_that_is_interrupted_is_not_replayed(rocm: Simulation, monkeypatch: pytest.MonkeyPatch) -> None:
-    f, g = running(lambda b: ((y := b.input("x", (5,)).softmax(axis=-1)).cumsum(axis=0), y.reverse(axes=(0,)) * 3.0 + y.sum(axes=(0,))))
-    x, launch, left = np.arange(5, dtype=np.float32), HipApi.launch, [1]
+def test_a_capture_that_is_interrupted_is_not_replayed(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    f, g = running(gpu, lambda b: ((y := b.input("x", (5,)).softmax(axis=-1)).cumsum(axis=0), y.reverse(axes=(0,)) * 3.0 + y.sum(axes=(0,))))
+    x, kind, left = np.arange(5, dtype=np.float32), type(opened(gpu)), [1]
+    launch = kind.launch
 
-    def interrupted(self: HipApi, *args: Any) -> None:
+    def interrupted(self: Any, *args: Any) -> None:
         if not left:
             raise KeyboardInterrupt
         left.pop()
@@ -76,49 +81,49 @@ def test_a_capture_that_is_interrupted_is_not_replayed(rocm: Simulation, monkeyp
 
     same(f, g, x)
     with monkeypatch.context() as m:
-        m.setattr(HipApi, "launch", interrupted)
+        m.setattr(kind, "launch", interrupted)
         with pytest.raises(KeyboardInterrupt):
             f(x)
     for k in range(3):
         same(f, g, x * -k)
 
 
-def test_a_capture_that_cannot_begin_keeps_nobody_waiting(rocm: Simulation, monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = api()
+def test_a_capture_that_cannot_begin_keeps_nobody_waiting(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    api = opened(gpu)
     with monkeypatch.context() as m:
-        m.setattr(gpu, "_stream", object())
+        m.setattr(api, "_stream", object())
         with pytest.raises((DeviceError, TypeError, ValueError)):
-            gpu.capture(gpu.sync)
-    other = threading.Thread(target=gpu.sync)
+            api.capture(api.sync)
+    other = threading.Thread(target=api.sync)
     other.start()
     other.join(10)
     assert not other.is_alive()
 
 
-def test_what_other_threads_copy_is_no_part_of_a_capture(rocm: Simulation) -> None:
-    gpu = api()
-    at, first, second, got = gpu.alloc(4), np.array([1], np.int32), np.array([2], np.int32), np.zeros(1, np.int32)
-    others = [threading.Thread(target=lambda: gpu.write(at, first)), threading.Thread(target=lambda: gpu.fill(at, 0, 0))]
+def test_what_other_threads_copy_is_no_part_of_a_capture(gpu: str) -> None:
+    api = opened(gpu)
+    at, first, second, got = api.alloc(4), np.array([1], np.int32), np.array([2], np.int32), np.zeros(1, np.int32)
+    others = [threading.Thread(target=lambda: api.write(at, first)), threading.Thread(target=lambda: api.fill(at, 0, 0))]
 
     def meanwhile() -> None:
         for t in others:
             t.start()
         others[0].join(0.1)
 
-    graph = gpu.capture(meanwhile)
+    graph = api.capture(meanwhile)
     for t in others:
         t.join()
-    gpu.read(at, got)
+    api.read(at, got)
     assert got[0] == 1
-    gpu.write(at, second)
-    gpu.replay(graph)
-    gpu.read(at, got)
-    gpu.free(at)
+    api.write(at, second)
+    api.replay(graph)
+    api.read(at, got)
+    api.free(at)
     assert got[0] == 2
 
 
-def test_a_bad_index_is_told_before_the_host_works_on_what_it_left_and_once(rocm: Simulation, refuses: list[bool]) -> None:
-    f, _ = running(lambda b: b.custom_op("acme.may", b.input("t", (4, 3)).gather(b.input("i", (2,), "i64"), axis=0)))
+def test_a_bad_index_is_told_before_the_host_works_on_what_it_left_and_once(gpu: str, refuses: list[bool]) -> None:
+    f, _ = running(gpu, lambda b: b.custom_op("acme.may", b.input("t", (4, 3)).gather(b.input("i", (2,), "i64"), axis=0)))
     table = np.arange(12, dtype=np.float32).reshape(4, 3)
     for _ in range(2):
         refuses.append(True)
@@ -130,14 +135,14 @@ def test_a_bad_index_is_told_before_the_host_works_on_what_it_left_and_once(rocm
         np.testing.assert_array_equal(f(table, np.array([0, -1])), table[[0, 3]] * 2)
 
 
-def test_an_append_that_did_not_come_to_pass_is_not_undone(rocm: Simulation, refuses: list[bool]) -> None:
+def test_an_append_that_did_not_come_to_pass_is_not_undone(gpu: str, refuses: list[bool]) -> None:
     def build(b: Builder) -> Any:
         x, p, cache = b.input("x", (1, 3)), b.input("p", (), "i64"), b.state("cache", (4, 3))
         rows = cache.kv_append(b.custom_op("acme.may", x), p, axis=0)
         b.update(cache, rows)
         return rows * 1.0
 
-    f, _ = running(build)
+    f, _ = running(gpu, build)
     for k in (1, 2, 3):
         want = f(ONE * k, np.array(k))
     for k in (1, 2):
@@ -148,7 +153,7 @@ def test_an_append_that_did_not_come_to_pass_is_not_undone(rocm: Simulation, ref
         np.testing.assert_array_equal(f(ONE * 3, np.array(3)), want)
 
 
-def test_rows_are_put_back_where_they_were_when_the_position_is_gone(rocm: Simulation) -> None:
+def test_rows_are_put_back_where_they_were_when_the_position_is_gone(gpu: str) -> None:
     """The position is computed, and its memory is another value's at the end of the run."""
     def build(b: Builder) -> Any:
         x, p, cache = b.input("x", (2, 3)), b.input("p", (), "i64"), b.state("cache", (5, 3))
@@ -156,7 +161,7 @@ def test_rows_are_put_back_where_they_were_when_the_position_is_gone(rocm: Simul
         b.update(cache, rows)
         return rows.sum(axes=(0,)), (rows.sum(axes=(0,)) * 3.0).softmax(axis=-1).exp().cumsum(axis=0).gather(b.input("i", (1,), "i64"), axis=0)
 
-    f, g = running(build)
+    f, g = running(gpu, build)
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     for k in range(4):
         for p in (np.array(1), np.array(2)):
@@ -168,7 +173,7 @@ def test_rows_are_put_back_where_they_were_when_the_position_is_gone(rocm: Simul
 
 
 @pytest.mark.parametrize("before", [0, 1, 3])
-def test_an_interrupt_at_any_call_of_the_runtime_leaves_all_of_the_state_old_or_all_of_it_new(rocm: Simulation, monkeypatch: pytest.MonkeyPatch, before: int) -> None:
+def test_an_interrupt_at_any_call_of_the_runtime_leaves_all_of_the_state_old_or_all_of_it_new(gpu: str, monkeypatch: pytest.MonkeyPatch, before: int) -> None:
     """before: runs until then, of launches one by one, of a capture, of its replay.  One state is written in place, two trade places."""
     def build(b: Builder) -> Any:
         x, p, cache, left, right = b.input("x", (2, 3)), b.input("p", (), "i64"), b.state("cache", (6, 3)), b.state("left", (3,)), b.state("right", (3,))
@@ -177,8 +182,8 @@ def test_an_interrupt_at_any_call_of_the_runtime_leaves_all_of_the_state_old_or_
             b.update(s, new)
         return rows * 1.0, left, right
 
-    f, g = running(build)
-    ended = moved = 0
+    f, g = running(gpu, build)
+    kind, ended, moved = type(opened(gpu)), 0, 0
     for at in range(1, 60):
         states, given = (f.new_state(), g.new_state()), (np.full((2, 3), at, np.float32), np.array(at % 5))
         for _ in range(before):
@@ -186,7 +191,7 @@ def test_an_interrupt_at_any_call_of_the_runtime_leaves_all_of_the_state_old_or_
         with suppress(KeyboardInterrupt), monkeypatch.context() as m:
             calls = iter(range(at, 0, -1))
             for name in ("write", "read", "fill", "launch", "sync", "capture", "replay"):
-                m.setattr(HipApi, name, interrupting(getattr(HipApi, name), calls))
+                m.setattr(kind, name, interrupting(getattr(kind, name), calls))
             f(*given, state=states[0])
             ended += 1
         old, new = (g.new_state() for _ in range(2))
@@ -207,7 +212,7 @@ def test_an_interrupt_at_any_call_of_the_runtime_leaves_all_of_the_state_old_or_
 
 
 def interrupting(call: Callable[..., Any], calls: Iterator[int]) -> Callable[..., Any]:
-    def counted(self: HipApi, *args: Any) -> Any:
+    def counted(self: Any, *args: Any) -> Any:
         if next(calls, 0) == 1:
             raise KeyboardInterrupt
         return call(self, *args)
@@ -218,10 +223,10 @@ def interrupting(call: Callable[..., Any], calls: Iterator[int]) -> Callable[...
 # ---- what is left when they go -------------------------------------------------------------------------------------
 def test_nothing_is_left_of_graphs_and_states(rocm: Simulation) -> None:
     """Memory, modules, captured graphs: with more sizes than are kept, whichever goes first."""
-    api()
+    opened("rocm")
     gc.collect()
     empty = rocm.alive()
-    f, g = running(caches)
+    f, g = running("rocm", caches)
     states = [f.new_state() for _ in range(3)]
     for s in states:
         t = g.new_state()
@@ -244,20 +249,21 @@ def test_nothing_is_left_of_graphs_and_states(rocm: Simulation) -> None:
     assert rocm.alive() == empty
 
 
+@needs_simulation
 def test_nothing_is_left_of_a_graph_that_finds_no_room() -> None:
     with simulated(memory_nbytes=1 << 20) as small:
-        api()
+        opened("rocm")
         gc.collect()
         empty = small.alive()
         for most in (2**20, 2**40, 2**60, 2**70):
             with pytest.raises(DeviceError, match=r"no [0-9,]* bytes on"):
-                running(lambda b, most=most: (b.input("x", (sym("N", 1, most),)) + 1.0).cumsum(axis=0))  # type: ignore[misc]
+                running("rocm", lambda b, most=most: (b.input("x", (sym("N", 1, most),)) + 1.0).cumsum(axis=0))  # type: ignore[misc]
             gc.collect()
             assert small.alive() == empty
 
 
-def test_threads_run_graphs_with_states_that_come_and_go(rocm: Simulation) -> None:
-    pairs, failures = [running(caches) for _ in range(2)], list[BaseException]()
+def test_threads_run_graphs_with_states_that_come_and_go(gpu: str) -> None:
+    pairs, failures = [running(gpu, caches) for _ in range(2)], list[BaseException]()
 
     def work(seed: int) -> None:
         rng, (f, g) = np.random.default_rng(seed), pairs[seed % 2]
@@ -282,11 +288,11 @@ def test_threads_run_graphs_with_states_that_come_and_go(rocm: Simulation) -> No
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_process_is_told_that_the_device_did_not_come_along(rocm: Simulation) -> None:
-    f, g = running(caches)
+def test_a_forked_process_is_told_that_the_device_did_not_come_along(gpu: str) -> None:
+    f, g = running(gpu, caches)
     same(f, g, ONE, np.array(0))
     graph: Graph = f.source
-    asks: tuple[Callable[[], Any], ...] = (lambda: f(ONE, np.array(0)), f.new_state, f.reset, lambda: compile(graph, device="rocm"))
+    asks: tuple[Callable[[], Any], ...] = (lambda: f(ONE, np.array(0)), f.new_state, f.reset, lambda: compile(graph, device=gpu))
     child = os.fork()
     if not child:
         told = 0

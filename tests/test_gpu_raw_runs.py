@@ -11,9 +11,9 @@ from sim_device import no_device_compiler
 from test_gpu_kernels import SEED, acme, calls, registered
 
 import rlxpy
-from rlxpy import Builder, CompileOptions, Graph
+from rlxpy import Builder, CompileOptions, Graph, sym
 from rlxpy.backends.gpu.raw import CudaGpuKernel, GpuKernel, RocmGpuKernel, register_gpu_kernel
-from rlxpy.errors import CompileError
+from rlxpy.errors import CompileError, HookMismatch
 from rlxpy.extend import declare_op, op, register_cpu_kernel
 from rlxpy.ir.dtypes import Array, DType
 from rlxpy.ir.op import Op
@@ -140,5 +140,15 @@ def test_text_that_does_not_compile_is_shown_with_its_line(gpu: str) -> None:
         rlxpy.compile(b.finish(b.custom_op("acme.axpb", b.input("x", (3,)))), device=gpu)
     assert ">" in caught.value.where
     assert "aerna" in caught.value.log
+    assert "\n" not in caught.value.what
 
 
+
+def test_a_grid_that_is_empty_at_some_sizes_is_refused_at_those(gpu: str) -> None:
+    """What nobody writes would be whatever lay there."""
+    register_gpu_kernel(KINDS[gpu]("acme.backwards", TRIPLES, block_size=32, grid=lambda shapes: shapes["x"][0] // 2, shared_nbytes=64))
+    b = Builder("empty")
+    f = rlxpy.compile(b.finish(b.custom_op("acme.backwards", b.input("x", (sym("N", 0, 4), 5)))), device=gpu)
+    assert f(np.ones((0, 5), "f4")).shape == (0, 5)
+    with pytest.raises(HookMismatch, match=r"nobody would write out, which is \[1,5\]"):
+        f(np.ones((1, 5), "f4"))

@@ -7,7 +7,7 @@ from gpu_device import gpu as gpu
 
 import rlxpy
 from rlxpy import Builder, CompileOptions, Graph
-from rlxpy.errors import InputError
+from rlxpy.errors import IndexOutOfRange, InputError
 from rlxpy.ir.dtypes import Array
 from rlxpy.tools.emit import emit
 
@@ -66,3 +66,12 @@ def test_debug_mode_tells_who_made_nan_and_not_who_passed_it_on(gpu: str, said: 
     assert __file__ in said[0]
     f(np.array([1, np.nan, 2, 3, 4], "f4"))
     assert len(said) == 1
+
+
+def test_debug_mode_does_not_take_what_a_bad_index_left_for_nan(gpu: str, said: list[str]) -> None:
+    b = Builder("bad index")
+    f = rlxpy.compile(b.finish(b.input("x", (4, 3)).gather(b.input("i", (2,), "i64"), axis=0) * 2.0), device=gpu, options=CompileOptions(debug=True))
+    for _ in range(2):
+        with pytest.raises(IndexOutOfRange, match="index 4"):
+            f(np.ones((4, 3), "f4"), np.array([1, 4]))
+    assert not said

@@ -220,6 +220,7 @@ class GpuGraph:
                 self._launch(call)
             if self.debug:
                 self._settle(call)
+                self._check(sizes)  # what a bad index left may well be NaN
                 if call.step and all(c.step is not call.step for c in segment.calls[k + 1:k + 2]):
                     self._look_for_nan(call.step, sizes, state)
 

@@ -35,7 +35,8 @@ class HipApi:
         self._chip = _text(props.gcnArchName)  # with its modes, as gfx90a:sramecc+:xnack-
         self.target = GpuTarget("amd", self._chip.partition(":")[0], int(props.warpSize), int(props.sharedMemPerBlock), int(props.maxThreadsPerBlock))
         major, minor = self._ask(hiprtc.hiprtcVersion())
-        self.compiler = f"{simulation.compiler if simulation else f'hipRTC {major}.{minor}'} for {self._chip}"
+        self._rtc_name = f"simulated hipRTC ({simulation.by})" if simulation else f"hipRTC {major}.{minor}"
+        self.compiler = f"{simulation.compiler if simulation else self._rtc_name} for {self._chip}"
         if simulation is None:
             self._know_the_chip()
         self._stream = self._ask(hip.hipStreamCreateWithFlags(hip.hipStreamNonBlocking))
@@ -92,7 +93,7 @@ class HipApi:
             if int(status) != 0:
                 log = bytearray(self._ask(rtc.hiprtcGetProgramLogSize(program)))
                 self._ask(rtc.hiprtcGetProgramLog(program, log))
-                raise numbered(source, log.rstrip(b"\0").decode(errors="replace"), self.compiler, self._chip, words)
+                raise numbered(source, log.rstrip(b"\0").decode(errors="replace"), self._rtc_name, self._chip, words)
             code = bytearray(self._ask(rtc.hiprtcGetCodeSize(program)))
             self._ask(rtc.hiprtcGetCode(program, code))
             return bytes(code)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from rlxpy.backends.cpu import ctext
 from rlxpy.backends.cpu.custom import input_names, named
 from rlxpy.backends.templates import read
-from rlxpy.errors import InputError
+from rlxpy.errors import HookMismatch, InputError
 from rlxpy.frozen import dataclass
 from rlxpy.ir.attrs import field_types
-from rlxpy.ir.dims import Dim, Sizes, SymDim, at, product, symbols
+from rlxpy.ir.dims import Dim, Sizes, SymDim, at, product, shape_text, symbols
 from rlxpy.ir.dtypes import DType
 from rlxpy.ir.types import TensorType, bind
 
@@ -129,12 +129,18 @@ class GpuLaunch:
         return 0
 
     def geometry(self, sizes: Sizes) -> Geometry:
-        """A thread for each element of the first output, or what the kernel's `grid` says; where that is no block at all, nothing is to be launched."""
+        """A thread for each element of the first output, or what the kernel's `grid` says; where that is no block at all, nothing is to be launched.
+
+        Raises HookMismatch for no block where there are elements to write."""
         shapes = self.shapes(sizes)
         first = shapes[self.operands[self.inputs][0]]
         said = self.kernel.at("grid", shapes)
         grid = -(-prod(first) // self.kernel.block_size) if said is None else said
         x, y, z = (*(grid if isinstance(grid, tuple) else (grid,)), 1, 1)[:3]
+        unwritten = next((name for name, _ in self.operands[self.inputs:] if prod(shapes[name])), None)
+        if unwritten and not x * y * z:
+            raise HookMismatch(f"grid of the {self.kernel.device} kernel of {self.kernel.name} is {said!r}", where=str(self.kernel.where),
+                               why=f"nobody would write {unwritten}, which is {shape_text(shapes[unwritten])}; shapes are {shapes}", fix="as in grid=lambda shapes: ..")
         return Geometry((x, y, z), self.kernel.block_size, self.kernel.at("shared_nbytes", shapes) or 0)
 
     def scratch_nbytes(self, sizes: Sizes) -> int:
