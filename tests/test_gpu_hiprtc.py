@@ -71,6 +71,7 @@ Make = Callable[..., HipApi]
 def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Make:
     """An api over such a binding, with a cache of its own."""
     monkeypatch.setenv("RLX_CACHE", str(tmp_path))
+    monkeypatch.setattr(door, "mapped_library", lambda part: None)
 
     def make(rtc: Rtc, chip: str = "gfx90a:sramecc+:xnack-") -> HipApi:
         props = SimpleNamespace(name="card", gcnArchName=chip, warpSize=64, sharedMemPerBlock=65536, maxThreadsPerBlock=1024)
@@ -119,7 +120,7 @@ def test_generated_source_needs_no_header() -> None:
 def test_a_refusal_has_the_whole_log_the_options_and_the_numbered_source_and_leaves_no_trace(chatter: int, made: Make, tmp_path: Path) -> None:
     log = b"/tmp/rlxpy.hip:3:10: error: use of undeclared identifier 'lost'\n" + b"note: \xc3\xa4nd so on\n" * (chatter // 17) + b"1 error generated.\n"
     api = made(rtc := Rtc(REFUSED, log))
-    with pytest.raises(CompileError, match=r"hipRTC 7.1 for gfx90a:sramecc\+:xnack- does not compile the GPU source") as caught:
+    with pytest.raises(CompileError, match=r"hipRTC 7.1 does not compile the GPU source for gfx90a:sramecc\+:xnack-") as caught:
         compiled(api, SOURCE)
     error = caught.value
     assert error.log == log.decode()
@@ -168,6 +169,19 @@ def test_a_compiler_older_than_the_card_is_told_before_it_can_end_the_process(ma
     assert "died while it compiled for gfx9999" in caught.value.why
     monkeypatch.setattr(door, "hiprtc_refusal", lambda library, chip: "")
     assert made(Rtc()).name == "card"
+
+
+def test_the_binding_is_not_taken_for_the_library_that_it_is_named_after(made: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("rocm.bindings.hiprtc", reason="not run, because hip-python is not installed")
+    asked = list[str | None]()
+
+    def looked_for(part: str) -> None:
+        asked.append(mapped_library(part))
+
+    monkeypatch.setattr(door, "mapped_library", looked_for)
+    made(Rtc())
+    assert len(asked) == 2
+    assert not [a for a in asked if a and "cpython" in a]
 
 
 def test_amds_compiler_says_by_another_process_which_chips_it_knows() -> None:

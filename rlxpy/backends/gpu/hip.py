@@ -44,7 +44,7 @@ class HipApi:
 
     def _know_the_chip(self) -> None:
         """A hipRTC that is older than the card ends the process that asks it: another process asks first."""
-        library = mapped_library("hiprtc") or mapped_library("amdhip64")
+        library = mapped_library("libhiprtc.so") or mapped_library("libamdhip64.so")  # and not the binding, which is named after them
         if library and (why := hiprtc_refusal(library, self._chip)):
             raise DeviceError(f"{self.compiler} does not know {self.name}", why=why, fix="install a ROCm that is as new as the card")
 
