@@ -15,9 +15,12 @@ from sim_device import MATMUL, RMSNORM, SOFTMAX, VADD, Hip, HipError, floats, hi
 
 import rlxpy
 from rlxpy import Builder
+from rlxpy.backends.gpu.backend import Gpu
 from rlxpy.backends.gpu.offline import ARCHS
 from rlxpy.backends.gpu.sim import simulated
 from rlxpy.backends.gpu.sim.device import _runtime
+from rlxpy.backends.gpu.sim.machine import executor
+from rlxpy.backends.gpu.vendor import VENDORS
 
 pytestmark = [needs_simulation, needs_clang]
 
@@ -187,3 +190,27 @@ def test_planted_bugs_are_seen(arch: str, by: Any, hip: Hip) -> None:
     assert all(old in source for _, source, old, _ in PLANTED.values())
     for name, said, want in zip(PLANTED, got, SEEN[arch, by], strict=True):
         assert want in said if want else not said, f"{name}: {said}"
+
+
+def test_memory_that_is_given_back_while_machine_code_runs_does_not_begin_what_comes_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python may collect garbage in the middle of a launch."""
+    with simulated("gfx1100", by="isa"):
+        api = Gpu(VENDORS["rocm"]).api()
+        machine = _runtime().machine
+
+        class Interrupted:
+            def __init__(self, code: bytes) -> None:
+                self.inner = executor(code)
+
+            def launch(self, *given: Any) -> None:
+                api.free(api.alloc(64))
+                self.inner.launch(*given)
+
+        monkeypatch.setattr(machine, "load", Interrupted)
+        b = Builder("order")
+        x = b.input("x", (5,))
+        f = rlxpy.compile(b.finish((x * 2.0).cumsum(axis=0).softmax(axis=0).cumsum(axis=0)), device="rocm")
+        each = np.exp(np.cumsum(np.arange(5.0) * 2) - 20)
+        want = np.cumsum(each / each.sum())
+        for _ in range(3):
+            np.testing.assert_allclose(f(np.arange(5, dtype=np.float32)), want, rtol=1e-5)

@@ -6,6 +6,7 @@
 
 Device device;
 Machine machine;
+bool in_python;
 std::recursive_mutex lock;
 int64_t alive[KINDS];
 

@@ -204,7 +204,9 @@ hipError_t run(Launch &l) {
         return error ? error : overrun(f.name.c_str());
     }
     char text[900] = "";
+    in_python = true;
     auto error = (hipError_t)machine.launch(f.module->handle, f.name.c_str(), &l.grid.x, &l.block.x, l.shared_nbytes, l.packed.data(), l.packed.size(), text, sizeof text);
+    in_python = false;
     return error ? fail(error, "%s", text) : hipSuccess;
 }
 }  // namespace

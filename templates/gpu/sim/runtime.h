@@ -39,6 +39,7 @@ struct Machine {
     void (*unload)(uint64_t handle);
 };
 extern Machine machine;
+extern bool in_python;  // while it launches: garbage may be collected there, memory given back, which cannot wait for what runs
 
 // ---- errors (control.cpp)
 // Keeps what hipGetErrorString then says beside the error's own words, for this thread.

@@ -37,7 +37,7 @@ void abandon_all() {
 
 // Runs the stream's work in order, up to and including `until`.  After a failure nothing that waits would mean anything: it is dropped.
 hipError_t finish(Stream &stream, uint64_t until) {
-    while (!stream.work.empty() && stream.work.front().order <= until) {
+    while (!in_python && !stream.work.empty() && stream.work.front().order <= until) {
         Stream::Work work = std::move(stream.work.front());
         stream.work.pop_front();
         hipError_t error = finish_others(stream, work.order);
