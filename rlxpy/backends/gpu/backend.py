@@ -80,7 +80,7 @@ class Gpu:
             return why
         try:
             self.api()  # whether the card's compiler knows the card
-        except BackendMissing as e:
+        except (BackendMissing, DeviceError) as e:
             return e.why
         return None
 
