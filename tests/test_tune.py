@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,11 +18,15 @@ from typer.testing import CliRunner
 
 from rlxpy import Builder, CompiledGraph, CompileOptions, DType, Graph, Op, compile, settings, show, sym
 from rlxpy.backends.cpu.matmul import ROW_BLOCK
+from rlxpy.backends.gpu.backend import Gpu, target_of
+from rlxpy.backends.gpu.vendor import ROCM
 from rlxpy.cli.app import app
 from rlxpy.compiler import tuned
+from rlxpy.compiler.session import lower
 from rlxpy.errors import InputError
 from rlxpy.extend import KernelLibrary, KernelRow, Tunable, kernel_registry, register_kernel_library
-from rlxpy.extend.contract import KernelContract, contract_of
+from rlxpy.extend.contract import DOCUMENT, KernelContract, contract_of
+from rlxpy.extend.documents import fault
 from rlxpy.extend.plan import Step
 from rlxpy.ir.dtypes import Array
 from rlxpy.notes import note_once
@@ -166,6 +171,96 @@ def test_damaged_stale_and_foreign_files_are_passed_over(cache: Path, capsys: py
     assert ways(compile(exps(), device="reference")) == [FAST]
 
 
+@pytest.mark.parametrize(("damage", "words"), [
+    ({"format": 1}, "format is 1, 2 is wanted"), ({"seconds": "fast"}, 'seconds is "fast", a number above 0 is wanted'), ({"seconds": 0}, "seconds is 0, a number above 0"),
+    ({"default_seconds": float("nan")}, "default_seconds is NaN"), ({"point": {"way": True}}, "point.way is true, a whole number is wanted"),
+    ({"point": {"way": 1.5}}, "point.way is 1.5, a whole number"), ({"point": [1]}, r"point is \[1\], an object is wanted"), ({"sizes": {"T": "8"}}, 'sizes.T is "8", a whole number from 0'),
+    ({"gates": ["correct"]}, r"gates are \['correct'\], a point that is used passes correct, operator"), ({"gates": ["quick"]}, r'gates\[0\] is "quick", one of correct, operator, model'),
+    ({"rejected": [{"point": {"way": FAST}, "gate": "correct", "why": "it was wrong"}]}, "its own point was rejected: it was wrong"),
+    ({"rejected": [{"point": {}, "gate": "correct"}]}, r"rejected\[0\].why is missing, a text is wanted"), ({"speed": 2}, "speed is unknown, there are format, contract"),
+    ({"point": {"way": 99}}, "way=99 of exp is none of 0, 1"),
+])
+def test_a_kept_file_is_held_to_its_shape_and_never_half_used(cache: Path, capsys: pytest.CaptureFixture[str], damage: dict[str, Any], words: str) -> None:
+    mine()
+    whole = kept_file(cache)
+    write(cache, {**whole, **damage})
+    assert ways(compile(exps(), device="reference")) == [SLOW]
+    assert re.search(words, capsys.readouterr().err)
+    write(cache, whole)
+    assert ways(compile(exps(), device="reference")) == [FAST]
+
+
+def test_each_field_that_is_missing_is_named_in_a_contract_too(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine()
+    whole = kept_file(cache)
+    for at, part in (("", whole), ("contract.", whole["contract"])):
+        for name in list(part):
+            value = part.pop(name)
+            write(cache, whole)
+            assert ways(compile(exps(), device="reference")) == [SLOW]
+            assert f"{at}{name} is missing" in capsys.readouterr().err
+            part[name] = value
+
+
+# ---- rejected
+@pytest.mark.parametrize("gate", ["wrong", "slower"])
+def test_what_was_rejected_is_kept_as_rejected(cache: Path, gate: str) -> None:
+    mine()
+    data = kept_file(cache)
+    found = {r["point"]["way"]: r for r in data["rejected"]}
+    assert sorted(found) == [WRONG, TAIL, RAISES]
+    assert all(r["gate"] == "correct" and r["why"] for r in found.values())
+    assert data["gates"] == ["correct", "operator"]
+    lost = measured(slow=(1.0, 1.0), fast=(2.0, 2.0)) if gate == "slower" else replace(measured(slow=(1.0, 1.0), fast=()), candidates=(
+        Candidate((("way", SLOW),), (1.0, 1.0)), Candidate((("way", FAST),), fault="y is 7 from the reference")))
+    assert lost.best is None
+    assert accept((lost,)) == 0
+    (path,) = (cache / "tune").glob("*.json")
+    data = json.loads(path.read_text())
+    assert (data["point"], data["gates"]) == ({}, [])
+    assert [(r["gate"], r["point"]) for r in data["rejected"]] == [("operator" if gate == "slower" else "correct", {"way": FAST})]
+    assert ways(compile(exps(), device="reference")) == [SLOW], "the earlier winner is gone"
+
+
+def test_a_point_that_was_wrong_is_not_chosen_by_itself_again(cache: Path) -> None:
+    mine()
+    (found,) = tune(exps(), device="reference", rounds=4)
+    wrong = replace(found, candidates=(found.candidates[0], replace(found.candidates[1], seconds=(), fault="y is 7 from the reference")))
+    assert accept((wrong,)) == 0
+    (again,) = tune(exps(), device="reference", rounds=4)
+    assert again.candidates[FAST].seconds, "it is right now, and timed"
+    assert again.best is None
+    assert {r.why for r in again.rejected if dict(r.point) == {"way": FAST}} == {"y is 7 from the reference"}
+    assert accept((again,)) == 0
+    assert accept(tune(exps(), device="reference", rounds=4)) == 0, "it is remembered from file to file"
+    assert ways(compile(exps(), device="reference", options=CompileOptions(tune=(f"mine/exp:way={FAST}",)))) == [FAST], "who asks for it gets it"
+
+
+def test_a_wrong_default_keeps_nothing(cache: Path) -> None:
+    mine(replace(ROW, tunables=(Tunable("way", (WRONG, FAST), WRONG),)))
+    assert accept(tune(exps(), device="reference", rounds=2)) == 0
+    assert tuned.state() == 0
+
+
+def kept_file(cache: Path) -> dict[str, Any]:
+    accept(tune(exps(), device="reference", rounds=4))
+    (path,) = (cache / "tune").glob("*.json")
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def write(cache: Path, data: Any) -> None:
+    (path,) = (cache / "tune").glob("*.json")
+    path.write_text(json.dumps(data))
+    note_once.cache_clear()
+
+
+def measured(slow: tuple[float, ...], fast: tuple[float, ...]) -> Tuning:
+    """Of the call that is kept, with other times."""
+    (found,) = tune(exps(), device="reference", rounds=2)
+    return replace(found, candidates=(Candidate((("way", SLOW),), slow), Candidate((("way", FAST),), fast)))
+
+
 # ---- pinned --------------------------------------------------------------------------------------------------------
 def test_a_pin_goes_before_what_was_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     mine()
@@ -225,6 +320,24 @@ def test_a_contract_is_the_call_the_row_and_the_machine_and_no_more() -> None:
     assert contract(turned.finish(turned.input("x", (5, 3)).transpose(perm=(1, 0)).softmax(axis=-1)), optimise=False).walks != one.walks
 
 
+def test_a_contract_of_a_gpu_says_how_it_is_launched() -> None:
+    graph = softmax(shape=(sym("T", 1, 3), 500))
+    spec = Gpu(ROCM, target_of("rocm", "gfx1100")).spec
+    plan, _, _ = lower(graph, spec, CompileOptions())
+    made = contract_of(plan, plan.steps[0], spec)
+    (launch,) = made.launches
+    assert (launch.grid, launch.fixed_lds_nbytes, launch.dynamic_lds_nbytes) == (("T",), None, "0")
+    assert launch.threads % 32 == 0
+    assert made.capture
+    data = json.loads(json.dumps(made.to_json()))
+    assert fault(data, DOCUMENT) is None
+    assert fault(data | {"launches": [{**data["launches"][0], "threads": -1}]}, DOCUMENT) == "launches[0].threads is -1, a whole number from 0 is wanted"
+    others = [replace(made, launches=(replace(launch, **change),)) for change in ({"dynamic_lds_nbytes": "64"}, {"fixed_lds_nbytes": 64}, {"grid": ("1",)}, {"threads": 32})]
+    assert len({c.id for c in (made, replace(made, capture=False), *others)}) == 6
+    on_host = contract(graph)
+    assert (on_host.launches, on_host.capture) == ((), False)
+
+
 def test_its_name_is_the_same_in_every_process() -> None:
     text = ("from rlxpy import *; from rlxpy.extend.contract import contract_of; b = Builder('m'); g = b.finish(b.input('x', (3, 5)).softmax(axis=-1)); "
             "f = compile(g, device='reference'); print(contract_of(f.plan, f.plan.steps[0], f.spec).id)")
@@ -261,4 +374,7 @@ def test_the_command_measures_keeps_and_why_tells(tmp_path: Path) -> None:
     assert said.exit_code == 0, said.output
     assert "way = 1" in said.stdout
     assert "1 of 1 calls" in said.stderr
-    assert "T = 4: mine/exp [kernel]" in rlx("why", str(file), "--device", "reference").stdout
+    assert "rejected, correct: " in said.stdout
+    told = rlx("why", str(file), "--device", "reference").stdout
+    assert "T = 4: mine/exp [kernel]" in told
+    assert "gates passed: correct, operator; not run: model" in told

@@ -9,7 +9,7 @@ import typer
 
 from rlxpy.cli.app import command
 from rlxpy.cli.options import Devices, ForceRow, Kernels, Numerics, Packing
-from rlxpy.cli.reading import any_model, is_graph_file, read_graph
+from rlxpy.cli.reading import any_model, is_graph_file
 from rlxpy.cli.report import Json, note, show, size, table
 from rlxpy.cli.writing import write
 from rlxpy.errors import InputError
@@ -42,6 +42,7 @@ def bench(
 
     Every case is run in turns with the others; the table has the median, the least and the most of the rounds.  Memory is told before
     anything runs.  With --profile: time, arithmetic and traffic of each kernel, beside what this machine can do."""
+    from rlxpy.generate.opened import options_for
     from rlxpy.tools.profile import chrome_trace
     from rlxpy.tools.profile_page import page
 
@@ -49,8 +50,9 @@ def bench(
         raise typer.BadParameter(f"is one of {', '.join(BY)}", param_hint="--by")
     if (html or trace) and not profile:
         raise typer.BadParameter("needs --profile", param_hint="--html" if html else "--trace")
-    made = _bench(source, weights or "auto")
-    cases = _cases(made, sizes, device, threads, numerics.value if numerics else None)
+    options = options_for(weights or "auto", numerics.value if numerics else None)
+    made = _bench(source, weights or "auto", options.weights)
+    cases = _cases(made, sizes, device, threads, options.numerics)
     tell_memory(made, cases)
     timings = made.run(cases, rounds)
     looked = look(made, cases[-1], rounds) if profile else None
@@ -67,17 +69,16 @@ def bench(
 BY = ("function", "op", "kernel", "where", "node")
 
 
-def _bench(source: str, weights: str) -> Bench:
+def _bench(source: str, weights: str, kept: str) -> Bench:
+    """weights: as the caller says; kept: as a compiled graph takes them."""
     from rlxpy.tools.bench import Bench
     from rlxpy.tools.equivalence import random_params
 
-    if source == "-" or is_graph_file(Path(source)):
-        graph = read_graph(source)
-        return Bench(graph, random_params(graph), weights)
-    return Bench(*any_model(source, None), weights)
+    graph, params = any_model(source, None, weights)
+    return Bench(graph, random_params(graph) if source == "-" or is_graph_file(Path(source)) else params, kept)
 
 
-def _cases(made: Bench, sizes: list[str] | None, device: str | None, threads: str, numerics: str | None) -> list[Case]:
+def _cases(made: Bench, sizes: list[str] | None, device: str | None, threads: str, numerics: str) -> list[Case]:
     from rlxpy.backends.cpu.threads import available_cpus
     from rlxpy.cli.options import device_names
     from rlxpy.settings import setting
@@ -86,8 +87,7 @@ def _cases(made: Bench, sizes: list[str] | None, device: str | None, threads: st
     given = [sizes_of(text) for text in sizes] if sizes else default_sizes(made.graph)
     devices = device_names(device) or tuple(d for d in setting("device") if d != "auto") or ("cpu",)
     counts = [_count(t) for t in threads.split(",")] if threads else sorted({1, available_cpus()})
-    exact = numerics or setting("numerics")
-    return [Case(s, d, t, exact) for s in given for d in devices for t in (counts if d == "cpu" else [1])]
+    return [Case(s, d, t, numerics) for s in given for d in devices for t in (counts if d == "cpu" else [1])]
 
 
 def sizes_of(text: str) -> dict[str, int]:

@@ -21,7 +21,7 @@ def devices(as_json: Json = False) -> None:
     rows = backend_report()
     default, error = None, None
     try:
-        default = choose(setting("device")).backend.spec.device.name
+        default = choose(setting("device")).name
     except RlxError as e:
         error = e
     text = table(("device", "usable", "default", "comes with", "reason"),

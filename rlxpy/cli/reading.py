@@ -68,43 +68,56 @@ def any_graph(source: str) -> Graph:
     return read_graph(source) if source == "-" or is_graph_file(Path(source)) else _with_weights(source)[0]
 
 
-def any_model(source: str, params: Path | None) -> tuple[Graph, Mapping[str, Any]]:
-    """The same with weights: a model's own, or those in the file `params`.  Raises InputError, BuildError, LoadError."""
+def any_model(source: str, params: Path | None, weights: str = "auto") -> tuple[Graph, Mapping[str, Any]]:
+    """The same with weights: a model's own, or those in the file `params`; `weights` as in `built_model`.  Raises InputError, BuildError, LoadError."""
     if not (source == "-" or is_graph_file(Path(source))):
         if params is not None:
             raise InputError(f"weights {str(params)!r} for {source!r}", why="a model has weights of its own", fix="leave --params out")
-        return _with_weights(source)
+        return _with_weights(source, weights)
+    check_as_stored(source, weights)
     graph = read_graph(source)
     if params is None:
         return graph, {}
     from rlxpy.flow.weights.door import open_weights
 
-    weights = open_weights(params)
-    return graph, {n.name: weights[n.name].array() for n in graph.params}
+    stored = open_weights(params)
+    return graph, {n.name: stored[n.name].array() for n in graph.params}
 
 
-def _with_weights(source: str) -> tuple[Graph, Mapping[str, Any]]:
+def check_as_stored(source: str, weights: str) -> None:
+    """Raises InputError for words that pack the weights of a model where there is none."""
+    from rlxpy.compiler.options import WEIGHTS
+
+    if weights not in WEIGHTS:
+        raise InputError(f"weights {weights!r} for {source!r}", why="a model's matrices are packed while it is loaded, a graph says the types of its weights itself",
+                         fix=f"one of {', '.join(WEIGHTS)}, or a model")
+
+
+def _with_weights(source: str, weights: str = "auto") -> tuple[Graph, Mapping[str, Any]]:
     """Of a compiled graph that was saved, or of a model."""
     from rlxpy.compiler.saved import is_saved, read
 
     if is_saved(Path(source)):
+        check_as_stored(source, weights)
         return read(source)[:2]
-    model = built_model(source)
+    model = built_model(source, weights)
     return model.graph, model.params
 
 
-def built_model(source: str) -> BuiltModel:
-    """A model by its path or name, as its family's flow builds it.  Raises LoadError."""
+def built_model(source: str, weights: str = "auto") -> BuiltModel:
+    """A model by its path or name, as its family's flow builds it.  Raises LoadError.
+
+    weights: an encoding or int8 packs its matrices; how others are kept is for who compiles it."""
     from rlxpy import hub
     from rlxpy.cli.progress import progress
     from rlxpy.flow.families import DECODERS, ENCODERS, BertConfig, LlamaConfig, bert, llama
     from rlxpy.generate.embedder import pooling
-    from rlxpy.generate.opened import open_model
+    from rlxpy.generate.opened import asked, open_model
 
     with progress() as tell:
         path = hub.resolve(source, tell)
         tell(None, f"loading {Path(source).name}")
-        model = open_model(path, (*DECODERS, *ENCODERS))
+        model, _ = asked(open_model(path, (*DECODERS, *ENCODERS)), weights, None, None)
         if model.config["model_type"] in DECODERS:
             return llama(LlamaConfig.of(model.config)).build(model.weights)
         prefix = "bert." if "bert.embeddings.word_embeddings.weight" in model.weights else ""

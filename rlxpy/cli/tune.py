@@ -55,7 +55,7 @@ def tune(
 
 
 def _text(t: Tuning) -> str:
-    best = t.best
-    rows = [(c.text, f"{c.median * 1e6:.1f}" if c.seconds else "-", c.fault or ("best" if c is best else "default" if c is t.default else "")) for c in t.candidates]
+    best, rejected = t.best, {r.point: f"rejected, {r.gate}: {r.why}" for r in t.rejected}
+    rows = [(c.text, f"{c.median * 1e6:.1f}" if c.seconds else "-", "best" if c is best else rejected.get(c.point) or c.fault or "default") for c in t.candidates]
     at = ", ".join(f"{k} = {v}" for k, v in t.sizes)
     return f"{t.contract.row} for {t.op} : {t.type}{f' at {at}' if at else ''}, {t.launches} launches\n{table(('point', 'median us', ''), rows)}"

@@ -67,6 +67,8 @@ def _opened(name: str) -> tuple[Backend | None, str]:
         b: Any = backend(name)
         if name not in BUILT_IN and not (isinstance(b, Backend) and isinstance(b.spec, BackendSpec)):
             return None, f"its backend is broken: {type(b).__name__} lacks missing, load, or a spec that is a BackendSpec"
+        if name not in BUILT_IN and b.spec.device.name != name:
+            note_once(f"device {name} is called {b.spec.device} by its own spec: this is the name in reports, and {name} the one to ask for")
         return b, b.missing() or ""
     except RlxError:
         raise
@@ -80,9 +82,10 @@ def available_backends() -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The backend, and the sentences that say why the ones before it were passed over."""
+    """The backend, the name it is registered under, and the sentences that say why the ones before it were passed over."""
 
     backend: Backend
+    name: str
     passed_over: tuple[str, ...] = ()
 
 
@@ -98,7 +101,7 @@ def choose(device: str | Sequence[str]) -> Chosen:
     for n, by_auto in names:
         b, why = _opened(n)
         if b is not None and not why:
-            return Chosen(b, tuple(passed))
+            return Chosen(b, n, tuple(passed))
         passed.append(f"{n}: {why}")
         if by_auto:
             note_once(f"device {n} cannot run here, so graphs run slower, on the reference. {why}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlxpy.errors import InputError, nearest
 from rlxpy.extend.backend import BackendSpec
@@ -18,28 +18,48 @@ from rlxpy.settings import cache_home
 if TYPE_CHECKING:
     from rlxpy.extend.contract import KernelContract
 
-PART, FORMAT, OFF = "tune", 1, "off"
+PART, FORMAT, OFF = "tune", 2, "off"
+GATES = ("correct", "operator", "model")  # in order: it agrees with the reference, is faster in the op, is faster in the whole model
+PASSED = GATES[:2]                        # by a point that is kept; nobody has timed the model
 Point = Mapping[str, int]
+Setting = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A point that failed at a gate.  why: how wrong, or how slow."""
+
+    point: Setting
+    gate: str
+    why: str
 
 
 @dataclass(frozen=True)
 class Kept:
-    """The best point of one call at one set of sizes, as it was measured."""
+    """The best point of one call at one set of sizes, as it was measured; no point where the default stays, and then seconds are the default's."""
 
     contract: KernelContract
-    sizes: tuple[tuple[str, int], ...]
-    point: tuple[tuple[str, int], ...]
+    sizes: Setting
+    point: Setting
     seconds: float
     default_seconds: float
     measured: str  # a date
+    rejected: tuple[Rejected, ...] = ()
 
     @property
     def text(self) -> str:
-        return f"tuned {self.measured}, {self.default_seconds / self.seconds:.2f} times as fast as by default" + (f" at {when_text(self.when)}" if self.sizes else "")
+        at = f" at {when_text(self.when)}" if self.sizes else ""
+        return (f"tuned {self.measured}, {self.default_seconds / self.seconds:.2f} times as fast as by default{at}; gates passed: {', '.join(PASSED)}; "
+                f"not run: {', '.join(GATES[len(PASSED):])}")
 
     @property
     def when(self) -> When:
         return tuple((name, size, size) for name, size in self.sizes)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"format": FORMAT, "contract": self.contract.to_json(), "sizes": dict(self.sizes), "point": dict(self.point), "seconds": self.seconds,
+                "default_seconds": self.default_seconds, "measured": self.measured, "gates": list(PASSED if self.point else ()),
+                "rejected": [{"point": dict(r.point), "gate": r.gate, "why": r.why} for r in self.rejected]}
 
 
 def folder() -> Path:
@@ -56,32 +76,66 @@ def state() -> int:
 
 def keep(found: Kept) -> Path:
     """For this user's next compilations on this machine.  Raises OSError where the cache cannot be written."""
-    import hashlib
     import json
 
     from rlxpy.backends.cache import publish
 
-    data = {"format": FORMAT, "contract": found.contract.to_json(), "sizes": dict(found.sizes), "point": dict(found.point), "seconds": found.seconds,
-            "default_seconds": found.default_seconds, "measured": found.measured}
-    at = hashlib.sha256(repr(found.sizes).encode()).hexdigest()[:8]
-    return publish(PART, f"{found.contract.id}-{at}.json", json.dumps(data, indent=1).encode())
+    return publish(PART, _file_name(found.contract, found.sizes), json.dumps(found.to_json(), indent=1, default=str).encode())
+
+
+def _file_name(contract: KernelContract, sizes: Setting) -> str:
+    import hashlib
+
+    return f"{contract.id}-{hashlib.sha256(repr(sizes).encode()).hexdigest()[:8]}.json"
 
 
 def kept(contract: KernelContract, row: KernelRow) -> Iterator[Kept]:
-    """What was kept for this contract; a file that does not hold what it should is told and passed over."""
+    """Points that were kept for this contract; a file that does not hold what it should is told and passed over whole."""
+    for path in sorted(folder().glob(f"{contract.id}-*.json")):
+        if (found := _read(path, contract, row)) and found.point:
+            yield found
+
+
+def kept_at(contract: KernelContract, row: KernelRow, sizes: Setting) -> Kept | None:
+    """The same at one set of sizes."""
+    path = folder() / _file_name(contract, sizes)
+    return _read(path, contract, row) if path.exists() else None
+
+
+def _read(path: Path, contract: KernelContract, row: KernelRow) -> Kept | None:
     import json
 
-    for path in sorted(folder().glob(f"{contract.id}-*.json")):
-        try:
-            data = json.loads(path.read_bytes())
-            if data["format"] != FORMAT or data["contract"] != json.loads(json.dumps(contract.to_json(), default=str)):
-                raise ValueError("it is of another contract")
-            sizes, point = (tuple((str(k), int(v)) for k, v in data[name].items()) for name in ("sizes", "point"))
-            if why := refusal(row, dict(point)):
-                raise ValueError(why)
-            yield Kept(contract, sizes, point, float(data["seconds"]), float(data["default_seconds"]), str(data["measured"]))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
-            note_once(f"{path} is passed over: {type(e).__name__}: {e}")
+    from rlxpy.extend.contract import DOCUMENT
+    from rlxpy.extend.documents import COUNT, POSITIVE, TEXT, WHOLE, Many, Named, Shape, exactly, fault, one_of
+
+    shape: Shape = {
+        "format": exactly(FORMAT), "contract": DOCUMENT, "sizes": Named(COUNT), "point": Named(WHOLE), "seconds": POSITIVE, "default_seconds": POSITIVE, "measured": TEXT,
+        "gates": Many(one_of(GATES)), "rejected": Many({"point": Named(WHOLE), "gate": one_of(GATES), "why": TEXT})}
+    try:
+        data = json.loads(path.read_bytes())
+        why = fault(data, shape) or _contradiction(data, contract, row)
+    except (OSError, ValueError, RecursionError) as e:
+        why = f"{type(e).__name__}: {e}"
+    if why:
+        note_once(f"{path} is passed over: {why}")
+        return None
+    sizes, point = tuple(data["sizes"].items()), tuple(data["point"].items())
+    rejected = tuple(Rejected(tuple(r["point"].items()), r["gate"], r["why"]) for r in data["rejected"])
+    return Kept(contract, sizes, point, data["seconds"], data["default_seconds"], data["measured"], rejected)
+
+
+def _contradiction(data: Mapping[str, Any], contract: KernelContract, row: KernelRow) -> str | None:
+    """Why a document of the right shape is not to be used."""
+    import json
+
+    wanted, point = json.loads(json.dumps(contract.to_json(), default=str)), data["point"]
+    if other := next((name for name in wanted if data["contract"][name] != wanted[name]), None):
+        return f"it is of another contract: contract.{other} is {data['contract'][other]!r:.60}, {wanted[other]!r:.60} is wanted"
+    if data["gates"] != list(PASSED if point else ()):
+        return f"gates are {data['gates']}, a point that is used passes {', '.join(PASSED)}"
+    if bad := next((r for r in data["rejected"] if point and r["point"] == point), None):
+        return f"its own point was rejected: {bad['why']}"
+    return refusal(row, point) if point else None
 
 
 def refusal(row: KernelRow, point: Point) -> str | None:

@@ -35,6 +35,31 @@ def nothing(graph: Graph, node: Node) -> None: """No kernel of its own."""
 
 
 @dataclass(frozen=True)
+class KernelLaunch:
+    """The shape of one launch on a GPU, as text where sizes are symbols.  grid: in blocks; threads: of a block; LDS: memory that a block shares.
+
+    fixed_lds_nbytes: what the kernel declares by itself, None where its compiler counts it; dynamic_lds_nbytes: what the launch adds."""
+
+    grid: tuple[str, ...]
+    threads: int
+    fixed_lds_nbytes: int | None
+    dynamic_lds_nbytes: str
+
+
+@dataclass(frozen=True)
+class Launched:
+    """How a device starts a step: kernels in order, and whether a run records them once and replays them."""
+
+    kernels: tuple[KernelLaunch, ...] = ()
+    captured: bool = False
+
+
+def called(plan: Plan, step: Step) -> Launched:
+    """A plain call, which has no shape."""
+    return Launched()
+
+
+@dataclass(frozen=True)
 class BackendSpec:
     """The compiler's whole view of a backend.
 
@@ -49,7 +74,8 @@ class BackendSpec:
     views     whether kernels read strided operands, so that movement ops cost nothing
     domain    of the rows that it launches itself; those of the host domain are staged otherwise, if it has a host tier
     bands     whether its executables take the row that suits a run's sizes
-    guests    names of libraries that others added: what they serve is not fused away"""
+    guests    names of libraries that others added: what they serve is not fused away
+    launched  how it starts a step, for the contract of what runs it"""
 
     device: Device
     kernels: KernelSearchPath = KernelSearchPath(())
@@ -66,6 +92,7 @@ class BackendSpec:
     domain: str = "host"
     bands: bool = False
     guests: frozenset[str] = frozenset()
+    launched: Callable[[Plan, Step], Launched] = called
 
     @property
     def domains(self) -> tuple[str, ...]:

@@ -5,12 +5,13 @@ import hashlib
 import inspect
 import json
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from rlxpy.extend.backend import BackendSpec
+from rlxpy.extend.backend import BackendSpec, KernelLaunch
+from rlxpy.extend.documents import ANY, COUNT, FLAG, TEXT, Many, Named, Shape, optional
 from rlxpy.extend.kernels import Choice
 from rlxpy.extend.plan import Plan, Step
 from rlxpy.frozen import dataclass
@@ -24,7 +25,8 @@ from rlxpy.ir.text import show
 class KernelContract:
     """row: library/row.  code: digest of the file that writes or is its launch.  call: op, parameters, types and encodings, as the text of a graph.
     walks: offset and strides of every operand, then of every result.  params: derived parameters, and a point of the tunables.
-    device, facts: the machine, its numerics with it.  scratch_nbytes: at the largest sizes."""
+    device, facts: the machine, its numerics with it.  scratch_nbytes: at the largest sizes.
+    launches: of a GPU, in order.  capture: whether they are recorded once and replayed."""
 
     row: str
     code: str
@@ -35,10 +37,13 @@ class KernelContract:
     facts: tuple[tuple[str, str], ...]
     align_nbytes: int
     scratch_nbytes: int
+    launches: tuple[KernelLaunch, ...] = ()
+    capture: bool = False
 
     def to_json(self) -> dict[str, Any]:
         data = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {**data, "walks": list(self.walks), "params": dict(self.params), "facts": dict(self.facts)}
+        launches = [{**asdict(k), "grid": list(k.grid)} for k in self.launches]
+        return {**data, "walks": list(self.walks), "params": dict(self.params), "facts": dict(self.facts), "launches": launches}
 
     @property
     def id(self) -> str:
@@ -47,14 +52,20 @@ class KernelContract:
         return f"rk_{hashlib.sha256(text.encode()).hexdigest()[:24]}"
 
 
+LAUNCH: Shape = {"grid": Many(TEXT), "threads": COUNT, "fixed_lds_nbytes": optional(COUNT), "dynamic_lds_nbytes": TEXT}
+DOCUMENT: Shape = {"row": TEXT, "code": TEXT, "call": TEXT, "walks": Many(TEXT), "params": Named(ANY), "device": TEXT, "facts": Named(TEXT), "align_nbytes": COUNT,
+                   "scratch_nbytes": COUNT, "launches": Many(LAUNCH), "capture": FLAG}  # of a contract in a file
+
+
 def contract_of(plan: Plan, step: Step, spec: BackendSpec, choice: Choice | None = None) -> KernelContract:
     """Of a step that a row runs: by itself, or by `choice`, the row of one band."""
     choice, node = choice or step.choice, step.node
     assert choice.row is not None, "a step of the backend's own generator has no row"
     layouts = [plan.places[r].layout for r in (*node.inputs, *node.refs)]
     scratch = plan.buffers[step.scratch].nbytes if step.scratch >= 0 else 0
+    launched = spec.launched(plan, replace(step, choice=replace(choice, bands=())))
     return KernelContract(choice.name, code_of(choice.row.launch), show(call_graph(plan.graph, node)), tuple(f"{w.offset}+{list(map(str, w.strides))}" for w in layouts),
-                          tuple(sorted(choice.params)), spec.device.name, _facts(spec.facts), spec.align_nbytes, scratch)
+                          tuple(sorted(choice.params)), spec.device.name, _facts(spec.facts), spec.align_nbytes, scratch, launched.kernels, launched.captured)
 
 
 def _facts(facts: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

@@ -53,11 +53,16 @@ def asked(model: OpenedModel, weights: str, numerics: str | None, debug: bool | 
 
     weights: as CompileOptions has them, or an encoding by name: matrices of floats are packed in it at load, by the quantiser of RLX_QUANTISER, and
     stay packed.  "int8" is q8_0, and activations are rounded too unless `numerics` says otherwise.  numerics: None is RLX_NUMERICS."""
+    options = options_for(weights, numerics, debug)
+    return (model if weights in WEIGHTS else replace(model, weights=Rounded(model.weights, INT8 if weights == "int8" else weights))), options
+
+
+def options_for(weights: str, numerics: str | None, debug: bool | None = None) -> CompileOptions:
+    """The options alone.  Raises InputError for words that are no weights."""
     if weights in WEIGHTS or not isinstance(weights, str):
-        return model, CompileOptions(weights=weights, numerics=numerics or settings.setting("numerics"), debug=debug)
+        return CompileOptions(weights=weights, numerics=numerics or settings.setting("numerics"), debug=debug)
     encodings = ENCODINGS | registered_encodings()
     if weights != "int8" and weights not in encodings:
         words = [*WEIGHTS, "int8", *encodings]
         raise InputError(f"weights={weights!r}", why=f"it is one of {', '.join((*WEIGHTS, 'int8'))}, or an encoding: {', '.join(encodings)}", fix=f"near it: {nearest(weights, words)}")
-    packed = Rounded(model.weights, INT8 if weights == "int8" else weights)
-    return replace(model, weights=packed), CompileOptions(weights="packed", numerics=numerics or ("low" if weights == "int8" else settings.setting("numerics")), debug=debug)
+    return CompileOptions(weights="packed", numerics=numerics or ("low" if weights == "int8" else settings.setting("numerics")), debug=debug)

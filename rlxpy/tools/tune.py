@@ -15,8 +15,7 @@ from rlxpy.compiler.compiled import CompiledGraph
 from rlxpy.compiler.devices import choose
 from rlxpy.compiler.options import CompileOptions
 from rlxpy.compiler.session import compile, lower, served, weights_of
-from rlxpy.compiler.tuned import OFF, Kept, keep, tunable, tuning_contract
-from rlxpy.extend.backend import BackendSpec
+from rlxpy.compiler.tuned import GATES, OFF, PASSED, Kept, Rejected, Setting, keep, kept_at, tunable, tuning_contract
 from rlxpy.extend.bands import narrowed
 from rlxpy.extend.contract import KernelContract, call_graph
 from rlxpy.extend.kernels import KernelRow, points
@@ -58,7 +57,8 @@ class Candidate:
 class Tuning:
     """One call at one set of sizes; the first candidate is the default.  launches: steps of the graph that make this call.
 
-    best: faster than the default by more than either varies; None where none is."""
+    best: faster than the default by more than either varies, and not barred; None where none is.
+    barred: points that were wrong before, under this very contract: by themselves they are never chosen again."""
 
     contract: KernelContract
     op: str
@@ -66,6 +66,7 @@ class Tuning:
     sizes: tuple[tuple[str, int], ...]
     launches: int
     candidates: tuple[Candidate, ...]
+    barred: tuple[Rejected, ...] = ()
 
     @property
     def default(self) -> Candidate:
@@ -73,16 +74,30 @@ class Tuning:
 
     @property
     def best(self) -> Candidate | None:
-        timed = [c for c in self.candidates if c.seconds]
         if not self.default.seconds:
             return None
+        barred = {r.point for r in self.barred}
+        timed = [c for c in self.candidates if c.seconds and (c is self.default or c.point not in barred)]
         first = min(timed, key=lambda c: c.median)
         return first if first is not self.default and _high(first.seconds) < _low(self.default.seconds) else None
+
+    @property
+    def rejected(self) -> tuple[Rejected, ...]:
+        """Of the points that were tried, beside the default, those that did not win, and why."""
+        barred = {r.point: r for r in self.barred}
+        return tuple(barred.get(c.point) or self._rejection(c) for c in self.candidates[1:] if c is not self.best)
+
+    def _rejection(self, c: Candidate) -> Rejected:
+        if c.fault:
+            return Rejected(c.point, GATES[0], c.fault)
+        speed = f"{self.default.median / c.median:.2f} times as fast as by default"
+        return Rejected(c.point, GATES[1], f"{speed}, {'another is faster' if self.best else 'within what both vary'}")
 
     def to_json(self) -> dict[str, Any]:
         best = self.best
         return {"row": self.contract.row, "contract": self.contract.id, "op": self.op, "type": self.type, "sizes": dict(self.sizes), "launches": self.launches,
-                "best": dict(best.point) if best else None,
+                "best": dict(best.point) if best else None, "gates": {"passed": list(PASSED if best else ()), "not_run": list(GATES[len(PASSED):])},
+                "rejected": [{"point": dict(r.point), "gate": r.gate, "why": r.why} for r in self.rejected],
                 "candidates": [{"point": dict(c.point), "median_seconds": c.median, "seconds": list(c.seconds), "fault": c.fault} for c in self.candidates]}
 
 
@@ -102,7 +117,8 @@ def tune(graph: Graph, params: Mapping[str, Any] | None = None, *, device: str |
     sizes = dict(sizes or {})
     check_sizes(graph, sizes)
     options = replace(options or CompileOptions(), tune=(OFF,))
-    spec = served(choose(device).backend.spec, options)
+    chosen = choose(device)
+    spec = served(chosen.backend.spec, options)
     given = weights_of(graph, params or {})
     plan, hoisted, _ = lower(graph, spec, options)
     weights = given | {h.name: h.compute(given) for h in hoisted}
@@ -113,18 +129,21 @@ def tune(graph: Graph, params: Mapping[str, Any] | None = None, *, device: str |
             if choice.name == here:
                 contract = tuning_contract(plan, step, spec, choice)
                 found.setdefault((contract.id, contract), []).append((step, row))
-    return tuple(_tuning(plan, spec, contract, some, sizes, weights, rounds, options, tell) for (_, contract), some in found.items())
+    return tuple(_tuning(plan, chosen.name, contract, some, sizes, weights, rounds, options, tell) for (_, contract), some in found.items())
 
 
 def accept(found: Sequence[Tuning]) -> int:
-    """Keep what won, for graphs that are compiled from now on by this user on this machine; how many that are.  Raises OSError."""
-    best = [(t, b) for t in found if (b := t.best) is not None]
-    for t, b in best:
-        keep(Kept(t.contract, t.sizes, b.point, b.median, t.default.median, datetime.now(UTC).date().isoformat()))
-    return len(best)
+    """Keep what won and what was rejected, for graphs that are compiled from now on by this user on this machine; how many have a better point.  Raises OSError.
+
+    Where nothing won, an earlier winner goes; where the default itself was wrong, everything stays as it is."""
+    right, today = [t for t in found if t.default.seconds], datetime.now(UTC).date().isoformat()
+    for t in right:
+        winner = t.best or t.default
+        keep(Kept(t.contract, t.sizes, winner.point if t.best else (), winner.median, t.default.median, today, t.rejected))
+    return sum(t.best is not None for t in right)
 
 
-def _tuning(plan: Plan, spec: BackendSpec, contract: KernelContract, some: Sequence[tuple[Step, KernelRow]], sizes: Mapping[str, int], weights: Mapping[str, Array],
+def _tuning(plan: Plan, device: str, contract: KernelContract, some: Sequence[tuple[Step, KernelRow]], sizes: Mapping[str, int], weights: Mapping[str, Array],
             rounds: int, options: CompileOptions, tell: Callable[[str], None]) -> Tuning:
     step, row = some[0]
     own = _own_sizes(plan, step, sizes)
@@ -137,7 +156,7 @@ def _tuning(plan: Plan, spec: BackendSpec, contract: KernelContract, some: Seque
 
     def compiled(point: Point, *, debug: bool) -> CompiledGraph:
         pins = tuple(f"{contract.row}:{k}={v}" for k, v in point.items())
-        return compile(graph, params, device=spec.device.name, options=replace(options, optimise=False, debug=debug, force_row=(contract.row,), tune=pins), wait=True)
+        return compile(graph, params, device=device, options=replace(options, optimise=False, debug=debug, force_row=(contract.row,), tune=pins), wait=True)
 
     candidates, allowed = list[Candidate](), INEXACT[options.numerics]
     for point in points(row):
@@ -150,7 +169,10 @@ def _tuning(plan: Plan, spec: BackendSpec, contract: KernelContract, some: Seque
     right = [k for k, c in enumerate(candidates) if not c.fault]
     for k, seconds in zip(right, _in_turns([compiled(dict(candidates[k].point), debug=False) for k in right], inputs, rounds), strict=True):
         candidates[k] = replace(candidates[k], seconds=seconds)
-    return Tuning(contract, step.node.label, str(step.node.type), tuple(sorted(own.items())), len(some), tuple(candidates))
+    at: Setting = tuple(sorted(own.items()))
+    before = kept_at(contract, row, at)
+    barred = tuple(r for r in before.rejected if r.gate == GATES[0]) if before else ()
+    return Tuning(contract, step.node.label, str(step.node.type), at, len(some), tuple(candidates), barred)
 
 
 def _own_sizes(plan: Plan, step: Step, sizes: Mapping[str, int]) -> dict[str, int]:

@@ -16,7 +16,7 @@ from rlxpy.backends.gpu.arch import target as amd_target
 from rlxpy.backends.gpu.vendor import CUDA, Vendor, missing
 from rlxpy.backends.host import FUSED_KINDS, with_host
 from rlxpy.errors import BackendMissing, DeviceError, InputError
-from rlxpy.extend.backend import BackendSpec, Device, Emitted, ExecutableGraph
+from rlxpy.extend.backend import BackendSpec, Device, Emitted, ExecutableGraph, Launched
 from rlxpy.extend.kernels import Choice, KernelSearchPath, Refusal
 from rlxpy.extend.plan import Plan, Step
 from rlxpy.frozen import dataclass
@@ -40,7 +40,7 @@ def spec_of(device: str, target: GpuTarget) -> BackendSpec:
 
     facts = {"vendor": target.vendor, "arch": target.arch, "wave": target.wave, "shared_nbytes": target.shared_nbytes, "threads": target.threads}
     return with_host(BackendSpec(Device(device), KernelSearchPath((library(target),)), fuses=frozenset({*FUSED_KINDS, "attention"}), domain=DOMAIN, align_nbytes=ALIGN_NBYTES,
-                                 extensions=partial(_own_kernel, device, facts), facts=facts, bands=True))
+                                 extensions=partial(_own_kernel, device, facts), facts=facts, bands=True, launched=_launched))
 
 
 def target_of(device: str, arch: str) -> GpuTarget:
@@ -111,6 +111,13 @@ def emitter_of(step: Step) -> Emitter | None:
     row = step.choice.row
     made: Any = row.launch if step.choice.tier == "kernel" and row is not None and row.domain != "host" else None
     return made if callable(made) else None
+
+
+def _launched(plan: Plan, step: Step) -> Launched:
+    from rlxpy.backends.gpu.program import shapes_of
+
+    kernels = shapes_of(plan, step, emitter_of)
+    return Launched(kernels, bool(kernels))
 
 
 def loaded(api: GpuApi, source: str, options: Sequence[str] | None = None) -> Held:

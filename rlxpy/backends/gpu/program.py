@@ -8,9 +8,10 @@ from rlxpy.backends.cpu import ctext
 from rlxpy.backends.cpu.kernel import Operand, Site
 from rlxpy.backends.cpu.unit import function_name, unused
 from rlxpy.backends.gpu.kernel import FAULT_NBYTES, NOTE_NBYTES, Emitter, Kernel
-from rlxpy.backends.gpu.launch import GpuLaunch
+from rlxpy.backends.gpu.launch import GpuLaunch, largest
 from rlxpy.backends.gpu.movement import copied, emit_restore, in_place
 from rlxpy.backends.templates import flat
+from rlxpy.extend.backend import KernelLaunch
 from rlxpy.extend.plan import Plan, Space, Step
 from rlxpy.frozen import dataclass
 from rlxpy.ir.dims import upper
@@ -160,11 +161,8 @@ def write(plan: Plan, emitter: Callable[[Step], Emitter | None], *, in_order: bo
             parts.append(HostStep(step))
             continue
         site = site_of(plan, step)
-        made = emit(site)
         title = f"{step.choice.name}: {show_node(step.node)}"
-        for k in made if isinstance(made, tuple) else (made,):
-            if 0 not in k.blocks:  # nothing to do, at any size
-                parts.append(Launch(step, unit.function(k, function_name(step.node), title), k, undo, notes))
+        parts += [Launch(step, unit.function(k, function_name(step.node), title), k, undo, notes) for k in _stages(emit, site)]
         if step.node.op is Op.KV_APPEND:
             if in_place(site):
                 k = emit_restore(site)
@@ -177,6 +175,24 @@ def write(plan: Plan, emitter: Callable[[Step], Emitter | None], *, in_order: bo
     fallible = any("rlx_fault(" in f for f in unit.functions.values())
     source = "\n".join([flat(PRELUDE), *unit.shared, *unit.functions.values()])
     return Program(source, unit.functions, tuple(parts), tuple(restores), commits, results, undo, max(staging, used), notes, fallible)
+
+
+def _stages(emit: Emitter, site: Site) -> tuple[Kernel, ...]:
+    """Without those that have nothing to do, at any size."""
+    made = emit(site)
+    return tuple(k for k in (made if isinstance(made, tuple) else (made,)) if 0 not in k.blocks)
+
+
+def shapes_of(plan: Plan, step: Step, emitter: Callable[[Step], Emitter | None]) -> tuple[KernelLaunch, ...]:
+    """Of a step's launches by its own choice; a raw kernel's at the largest sizes; none of the host tier."""
+    row = step.choice.row
+    if row is not None and isinstance(row.launch, GpuLaunch):
+        raw = row.launch
+        at = raw.geometry(largest(raw.operands, raw.attrs))
+        return (KernelLaunch(tuple(map(str, at.grid)), at.block, raw.kernel.contract.own_lds_nbytes, str(at.shared_nbytes)),)
+    emit = emitter(step)
+    stages = _stages(emit, site_of(plan, step)) if emit else ()
+    return tuple(KernelLaunch(tuple(map(str, k.blocks)), k.threads, None, str(k.shared_nbytes)) for k in stages)
 
 
 def site_of(plan: Plan, step: Step) -> Site:
