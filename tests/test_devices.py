@@ -1,23 +1,28 @@
 """Which backend runs a graph: what is known, what works here, and why the rest does not (A28)."""
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from threading import Thread
 from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from rlxpy import Builder, CompileOptions, Graph, RlxError, Session, available_backends, backend_report, compile, settings
 from rlxpy.backends.reference import Reference
-from rlxpy.compiler.devices import BUILT_IN
+from rlxpy.cli.app import app
+from rlxpy.compiler.devices import BUILT_IN, choose
 from rlxpy.errors import BackendMissing, CompileError, InputError, RegistryError
 from rlxpy.extend.backend import Backend, BackendSpec, Device, ExecutableGraph, supported_ops
 from rlxpy.extend.devices import backend_registry, register_backend
 from rlxpy.extend.plan import Plan
 from rlxpy.ir.dtypes import Array, DType
 from rlxpy.ir.op import Op
+from rlxpy.notes import note_once
 
 
 @dataclass(frozen=True)
@@ -125,6 +130,25 @@ def test_the_report_has_every_backend_with_its_reason() -> None:
     assert "no /dev/fake" in rows["raising"].missing
     assert {"reference", "fake"} <= set(available_backends())
     assert not {"old", "broken", "raising"} & set(available_backends())
+
+
+def test_a_device_that_calls_itself_otherwise_is_told_once_and_listed_under_the_name_one_asks_for(capsys: pytest.CaptureFixture[str]) -> None:
+    import_module("rlxpy.cli.devices")
+    register_backend(Device("outer"), lambda: Fake("inner"))
+    note_once.cache_clear()
+    with settings.override(device=("outer",)):
+        told = json.loads(CliRunner().invoke(app, ["devices", "--json"]).stdout)
+        assert told["default"] == "outer"
+        assert [d["device"] for d in told["devices"] if d["device"] in ("outer", "inner")] == ["outer"]
+        shown = CliRunner().invoke(app, ["devices"]).stdout
+    assert [line.split()[:3] for line in shown.splitlines() if "yes" in line.split()[2:3]] == [["outer", "yes", "yes"]]
+    note_once.cache_clear()
+    for _ in range(2):
+        assert choose("outer").name == "outer"
+    assert capsys.readouterr().err.count("device outer is called inner by its own spec") == 1
+    capsys.readouterr()
+    choose("fake")
+    assert not capsys.readouterr().err
 
 
 @dataclass(frozen=True)

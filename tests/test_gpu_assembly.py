@@ -35,7 +35,10 @@ from rlxpy.backends.gpu.vendor import VENDORS
 from rlxpy.compiler.session import lower
 from rlxpy.errors import CodeObjectError, CompileError, HookMismatch, InputError
 from rlxpy.extend import declare_op, registry
+from rlxpy.extend.backend import KernelLaunch
+from rlxpy.extend.contract import contract_of as call_contract
 from rlxpy.extend.kernels import Choice, Refusal
+from rlxpy.ir.dims import upper
 from rlxpy.ir.dtypes import Array
 from rlxpy.ir.extension import extension
 
@@ -98,6 +101,16 @@ def plan_of(g: Graph, chip: str, wave: int) -> tuple[list[str], list[str]]:
 @everywhere
 def test_its_chips_run_it(name: str, chip: str) -> None:
     assert plan_of(GRAPHS[name](), chip, 32 if chip.startswith("gfx1") else 64) == ([f"extension/{name}.rocm"], [])
+
+
+def test_its_contract_has_the_shape_of_its_launch_and_both_kinds_of_shared_memory() -> None:
+    register_gpu_kernel(replace(kernel_of("asm.softmax"), name="asm.many", lds_nbytes=128, shared_nbytes=lambda shapes: 4 * shapes["x"][-1]))
+    spec = Gpu(VENDORS["rocm"], GpuTarget("amd", "gfx1100", 32)).spec
+    plan, _, _ = lower(graph("asm.many", ((N, 3, 67), "f32")), spec, CompileOptions())
+    made = call_contract(plan, plan.steps[0], spec)
+    most = 3 * upper(N)
+    assert made.launches == (KernelLaunch((str(most), "1", "1"), 32, 128, "268"),)
+    assert made.capture
 
 
 @both

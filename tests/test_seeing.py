@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tiny_models as tiny
 from typer.testing import CliRunner
 
 import rlxpy
@@ -204,6 +205,28 @@ def rlx(*args: str) -> Any:
     done = CliRunner().invoke(app, list(args))
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return done
+
+
+def test_bench_takes_the_words_for_weights_that_run_takes(tmp_path: Path) -> None:
+    config = tiny.decoder_config(hidden_size=64, intermediate_size=64)
+    model = str(tiny.write_folder(tmp_path / "tiny", config, tiny.decoder_weights(config)))
+
+    def benched(words: str, *more: str) -> Any:
+        done = rlx("bench", model, "--device", "reference", "--rounds", "1", "--sizes", "P=0,T=3", "--weights", words, "--json", *more)
+        assert done.exit_code == 0, done.output
+        case = json.loads(done.stdout)["cases"][0]
+        return case["numerics"], case["memory"]["param_nbytes"]
+
+    (exact, plain), (rounded, int8), (still, q4) = map(benched, ("dense", "int8", "q4_0"))
+    assert (exact, rounded, still) == ("highest", "low", "highest")
+    assert q4 < int8 < plain / 2
+    assert benched("int8", "--numerics", "high") == ("high", int8)
+    file = tmp_path / "layer.rlx"
+    file.write_text(rlxpy.show(layer()[0]))
+    for source, words, says in ((model, "q4_9", "near it: q4_k"), (str(file), "int8", "packed while it is loaded"), (str(file), "q4_9", "near it: q4_k")):
+        done = rlx("bench", source, "--device", "reference", "--weights", words)
+        assert done.exit_code == 1
+        assert says in done.output
 
 
 def test_commands(tmp_path: Path) -> None:

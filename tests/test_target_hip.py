@@ -17,6 +17,7 @@ from rlxpy import Builder, Graph, sym
 from rlxpy.backends.gpu.sim import simulated
 from rlxpy.backends.gpu.sim.build import library
 from rlxpy.errors import LegaliseError
+from rlxpy.extend import RocmGpuKernel, declare_op, op, register_gpu_kernel, registry
 from rlxpy.ir.dtypes import Array
 from rlxpy.targets import projects
 from rlxpy.targets.hip.project import PIECE
@@ -119,6 +120,42 @@ def test_what_it_has_no_type_for_is_refused_and_nothing_is_written(tmp_path: Pat
     with pytest.raises(LegaliseError, match="hip has no type for 1 values"):
         projects.write(b.finish(x.cast(to="c64")), {}, projects.target("hip"), tmp_path)
     assert not any(tmp_path.iterdir())
+
+
+DOUBLE = """extern "C" __global__ void rlx_custom(float* arena, unsigned out_off, unsigned out_len, unsigned n_inputs,
+    unsigned in0_off, unsigned in0_len, unsigned in1_off, unsigned in1_len, unsigned in2_off, unsigned in2_len, unsigned in3_off, unsigned in3_len) {
+  unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < out_len) arena[out_off + i] = 2.0f * arena[in0_off + i];
+}
+"""
+
+
+def test_an_op_with_a_kernel_of_its_own_is_lowered_and_without_a_lowering_refused_by_that_kernels_name(tmp_path: Path) -> None:
+    with registry():
+        @op("acme.double")
+        def double(x): return x + x  # type: ignore[no-untyped-def]
+
+        @declare_op("acme.opaque")
+        def opaque(x): return x  # type: ignore[no-untyped-def]
+
+        @declare_op("acme.bare")
+        def bare(x): return x  # type: ignore[no-untyped-def]
+
+        for name in ("acme.double", "acme.opaque"):
+            register_gpu_kernel(RocmGpuKernel(name, DOUBLE))
+
+        def one(name: str) -> Graph:
+            b = Builder("demo")
+            return b.finish(b.custom_op(name, b.input("x", (3,))))
+
+        projects.write(one("acme.double"), {}, projects.target("hip"), tmp_path / "lowered")
+        assert "rlx_custom" not in (tmp_path / "lowered/demo_kernels.inc").read_text()
+        with pytest.raises(LegaliseError, match=rf"hip cannot run(?s:.*)acme\.opaque\.rocm \({__file__}:\d+\): a project does not carry raw kernels, which device rocm launches"):
+            projects.write(one("acme.opaque"), {}, projects.target("hip"), tmp_path / "refused")
+        with pytest.raises(LegaliseError) as caught:
+            projects.write(one("acme.bare"), {}, projects.target("hip"), tmp_path / "refused")
+        assert "does not carry" not in str(caught.value)
+        assert not (tmp_path / "refused").exists()
 
 
 def test_the_kernels_are_string_literals_of_a_bearable_length(tmp_path: Path) -> None:

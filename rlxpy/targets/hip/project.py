@@ -20,7 +20,7 @@ from rlxpy.backends.gpu.vendor import ROCM
 from rlxpy.backends.templates import trimmed
 from rlxpy.compiler.options import CompileOptions
 from rlxpy.compiler.session import lower, weights_of
-from rlxpy.extend.backend import BackendSpec
+from rlxpy.extend.backend import BackendSpec, Device
 from rlxpy.extend.kernels import Refusal
 from rlxpy.extend.plan import Plan, Space, Step
 from rlxpy.extend.target import Content, Example
@@ -39,14 +39,14 @@ PIECE = 8000  # characters of a string literal: compilers take far longer ones, 
 @cache
 def spec() -> BackendSpec:
     """Rows for any AMD device, and no host tier: a project has no Python behind it."""
-    return replace(spec_of("rocm", GpuTarget("amd", "any", 64)), host=None, staged=lambda graph, node: None, extensions=_not_carried)
+    return replace(spec_of("rocm", GpuTarget("amd", "any", 64)), device=Device("hip"), host=None, staged=lambda graph, node: None, extensions=_not_carried)
 
 
 def _not_carried(graph: Graph, node: Node) -> Refusal | None:
     """In place of an extension's kernel for rocm: without a lowering it is refused, and the kernel named as the reason."""
     kernel = extension(node.kind).kernels.get(ROCM.device) if isinstance(node.attrs, Custom) else None
     where = f" ({kernel.where})" if isinstance(kernel, GpuKernel) else ""
-    return Refusal((f"{node.label}.{ROCM.device}{where}: a project does not carry kernels of one op's own; device {ROCM.device} runs it",)) if kernel else None
+    return Refusal((f"{node.label}.{ROCM.device}{where}: a project does not carry raw kernels, which device {ROCM.device} launches",)) if kernel else None
 
 
 @dataclass(frozen=True)
