@@ -110,6 +110,15 @@ def test_a_win_inside_the_spread_is_none() -> None:
         assert (t.best is not None) is wins
 
 
+def test_each_loser_says_how_it_lost() -> None:
+    (found,) = tune_nothing()
+    times = (10.0, 12.0), (5.0, 5.0), (6.0, 6.0), (9.0, 11.5), (22.0, 22.0), ()
+    lost = replace(found, candidates=tuple(Candidate((("way", k),), t, "" if t else "it raised") for k, t in enumerate(times))).rejected
+    assert [(dict(r.point)["way"], r.gate, r.why) for r in lost] == [
+        (2, "operator", "1.83 times as fast as by default, another point is faster"), (3, "operator", "1.07 times as fast as by default, no more than both vary"),
+        (4, "operator", "0.50 times as fast as by default"), (5, "correct", "it raised")]
+
+
 def tune_nothing() -> tuple[Tuning, ...]:
     with kernel_registry():
         mine(replace(ROW, tunables=(Tunable("way", (FAST,), FAST),)))

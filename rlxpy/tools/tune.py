@@ -90,8 +90,9 @@ class Tuning:
     def _rejection(self, c: Candidate) -> Rejected:
         if c.fault:
             return Rejected(c.point, GATES[0], c.fault)
-        speed = f"{self.default.median / c.median:.2f} times as fast as by default"
-        return Rejected(c.point, GATES[1], f"{speed}, {'another is faster' if self.best else 'within what both vary'}")
+        wins = _high(c.seconds) < _low(self.default.seconds)
+        reason = ", another point is faster" if wins else ", no more than both vary" if c.median < self.default.median else ""
+        return Rejected(c.point, GATES[1], f"{self.default.median / c.median:.2f} times as fast as by default{reason}")
 
     def to_json(self) -> dict[str, Any]:
         best = self.best
