@@ -9,8 +9,9 @@ from rlxpy.backends.gpu.sim import current
 from rlxpy.errors import RlxError
 from rlxpy.frozen import dataclass
 
-NO_DEVICE, OLD_DRIVER = 100, 35  # both vendors use these numbers
-MEANING = {NO_DEVICE: "no device", OLD_DRIVER: "the driver is older than the library"}
+NO_DEVICE, OLD_DRIVER, NOT_INITIALISED = 100, 35, 3  # both vendors use these numbers
+MEANING = {NO_DEVICE: "no device", OLD_DRIVER: "the driver is older than the library",
+           NOT_INITIALISED: "not initialised, as in a process that was forked from one that used the device"}
 
 
 @dataclass(frozen=True)
