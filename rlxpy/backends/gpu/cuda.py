@@ -32,7 +32,7 @@ class CudaApi:
         device = self._ask(driver.cuDeviceGet(0))
         self._context = self._ask(driver.cuDevicePrimaryCtxRetain(device))
         self._ask(driver.cuCtxSetCurrent(self._context))
-        self.name = self._ask(driver.cuDeviceGetName(256, device)).rstrip(b"\0").decode()
+        self.name = self._ask(driver.cuDeviceGetName(256, device)).partition(b"\0")[0].decode().strip()
         which = driver.CUdevice_attribute
 
         def fact(name: str) -> int:
