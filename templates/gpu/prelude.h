@@ -26,7 +26,6 @@ struct rlx_pair { f64 re, im; };
 #define RLX_WAVE 32
 #define RLX_SHUFFLE_XOR(v, lanes) __shfl_xor_sync(0xffffffffu, v, lanes)
 #define RLX_SHUFFLE(v, lane) __shfl_sync(0xffffffffu, v, lane)
-#define RLX_SHUFFLE_UP(v, by) __shfl_up_sync(0xffffffffu, v, by)
 #define RLX_HIGH_PRODUCT(a, b) __umul64hi(a, b)
 #define __builtin_fmaf(a, b, c) __fmaf_rn(a, b, c)
 #define __builtin_fma(a, b, c) __fma_rn(a, b, c)
@@ -48,7 +47,6 @@ struct rlx_pair { f64 re, im; };
 #define RLX_WAVE warpSize
 #define RLX_SHUFFLE_XOR(v, lanes) __shfl_xor(v, lanes)
 #define RLX_SHUFFLE(v, lane) __shfl(v, lane)
-#define RLX_SHUFFLE_UP(v, by) __shfl_up(v, by)
 #define RLX_HIGH_PRODUCT(a, b) ((u64)((unsigned __int128)(a) * (b) >> 64))
 #endif
 
@@ -64,9 +62,8 @@ RLX_INLINE i64 rlx_least(i64 a, i64 b) { return a < b ? a : b; }
 RLX_INLINE i64 rlx_most(i64 a, i64 b) { return a > b ? a : b; }
 RLX_INLINE i64 rlx_floor_quotient(i64 a, i64 b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
 RLX_INLINE i64 rlx_ceil_quotient(i64 a, i64 b) { return -rlx_floor_quotient(-a, b); }
-// A thread's number in a one-dimensional grid, and how many there are.
+// A thread's number in a one-dimensional grid.
 RLX_INLINE i64 rlx_thread() { return (i64)blockIdx.x * blockDim.x + threadIdx.x; }
-RLX_INLINE i64 rlx_threads() { return (i64)gridDim.x * blockDim.x; }
 
 #include "../cpu/integers.h"
 #include "../cpu/convert.h"

@@ -109,7 +109,6 @@ class GpuApi(Protocol):
     def read(self, address: int, array: Array) -> None:
         """Into a C-contiguous array, when everything asked before is done."""
     def fill(self, address: int, byte: int, nbytes: int) -> None: ...
-    def copy(self, to: int, source: int, nbytes: int) -> None: ...
 
     def compile(self, source: str, options: Sequence[str]) -> bytes:
         """Raises CompileError, with everything that the compiler said as `log`."""

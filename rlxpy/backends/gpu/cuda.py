@@ -85,11 +85,6 @@ class CudaApi:
             with self._lock:
                 self._ask(self._cu.cuMemsetD8Async(address, byte, nbytes, self._stream))
 
-    def copy(self, to: int, source: int, nbytes: int) -> None:
-        self._here()
-        with self._lock:
-            self._ask(self._cu.cuMemcpyDtoDAsync(to, source, nbytes, self._stream))
-
     # ---- code
     def compile(self, source: str, options: Sequence[str]) -> bytes:
         return compile_offline(source, self.target.arch, options)

@@ -79,10 +79,6 @@ class HipApi:
             with self._lock:
                 self._ask(self._hip.hipMemsetAsync(address, byte, nbytes, self._stream))
 
-    def copy(self, to: int, source: int, nbytes: int) -> None:
-        with self._lock:
-            self._ask(self._hip.hipMemcpyAsync(to, source, nbytes, self._hip.hipMemcpyKind.hipMemcpyDeviceToDevice, self._stream))
-
     # ---- code
     def compile(self, source: str, options: Sequence[str]) -> bytes:
         rtc = self._rtc
