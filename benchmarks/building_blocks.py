@@ -20,6 +20,7 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+from processors import bind
 
 SECONDS_A_TURN = 0.03
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -104,8 +105,7 @@ PEERS: dict[str, Callable[[Block, list[Any]], Call]] = {
 def work(kind: str) -> None:
     """For each line with a block's name: seconds a call, over about SECONDS_A_TURN."""
     count = int(os.environ["OMP_NUM_THREADS"])
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-count:])
+    bind(count)
     calls: dict[str, tuple[Call, int]] = {}
     print("ready", flush=True)
     for line in sys.stdin:

