@@ -34,7 +34,7 @@ from rlxpy.backends.gpu.vendor import ROCM, look
 from rlxpy.errors import DeviceError, InputError
 
 pytestmark = needs_simulation
-INVALID, NO_DEVICE, NOT_FOUND, ILLEGAL_ADDRESS, LAUNCH_FAILURE, BAD_HANDLE, WRONG_GPU = 1, 100, 500, 700, 719, 400, 209
+INVALID, NO_DEVICE, NOT_FOUND, ILLEGAL_ADDRESS, TIMED_OUT, LAUNCH_FAILURE, BAD_HANDLE, WRONG_GPU = 1, 100, 500, 700, 702, 719, 400, 209
 
 
 # ---- kernels give what NumPy gives
@@ -103,7 +103,7 @@ def test_one_process_changes_from_device_to_device(hip: Hip) -> None:
 
 def test_names_and_numbers_of_errors_are_hips_own(device: Simulation, hip: Hip) -> None:
     known = {int(e): e.name for e in hip.hip.hipError_t}
-    for number in (1, 2, 9, 17, 21, 98, 100, 101, 200, 209, 500, 600, 700, 701, 719, 801, 900, 901, 903, 906):
+    for number in (1, 2, 9, 17, 21, 98, 100, 101, 200, 209, 500, 600, 700, 701, 702, 719, 801, 900, 901, 903, 906):
         said = hip.hip.hipGetErrorName(hip.hip.hipError_t(number))[1]
         assert str(said) == known[number]
 
@@ -131,6 +131,8 @@ def test_a_setting_that_means_nothing_is_an_error(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(("arch", "by", "said"), [("gfx12345", "host", "no AMD target"), ("gfx1100", "magic", "no way 'magic'")])
 def test_what_cannot_be_simulated_is_an_error(arch: str, by: Any, said: str) -> None:
     with pytest.raises(InputError, match=said), simulated(arch, by=by):
+        pass
+    with pytest.raises(InputError, match="no patience of 0 s"), simulated(patience_s=0):
         pass
 
 
@@ -237,6 +239,31 @@ def test_barriers_at_different_lines_are_named(device: Simulation, hip: Hip) -> 
     divergent = 'extern "C" __global__ void f(int* x) {\n if (threadIdx.x < 5)\n  __syncthreads();\n else\n  __syncthreads();\n x[0] = 1; }'
     with pytest.raises(HipError, match=r"divergent barriers: thread \(0, 0, 0\) waits at line 3, thread \(5, 0, 0\) at line 5"):
         hip.run(divergent, "f", 1, 64, [np.zeros(1, np.int32)])
+
+
+WAITS = {  # each for the flag that a thread sets which comes later, or never
+    "a block for the next": ("if (blockIdx.x == 2) { while (!flag[3]) {} } flag[blockIdx.x] = 1;", 2),
+    "a block for the next, between barriers": ("if (blockIdx.x == 2) do __syncthreads(); while (!flag[3]); flag[blockIdx.x] = 1;", 2),
+    "a block for the next, between votes": ("if (blockIdx.x == 2) while (!__any(flag[3])) {} flag[blockIdx.x] = 1;", 2),
+    "a thread for another of its block": ("__shared__ volatile int s; s = 0; __syncthreads(); if (blockIdx.x == 1) { if (threadIdx.x == 5) { while (s == 0) {} } else { __syncthreads(); s = 1; } }", 1),
+    "a loop without an end": ("if (blockIdx.x == 3) while (flag[3] == 0) {}", 3),
+}
+
+
+@pytest.mark.parametrize("body,block", WAITS.values(), ids=WAITS)
+def test_a_kernel_that_waits_for_ever_is_ended_and_named(hip: Hip, body: str, block: int) -> None:
+    with simulated("gfx942", patience_s=0.05):
+        with pytest.raises(HipError, match=rf"kernel f, block \({block}, 0, 0\), thread \(\d+, 0, 0\): no thread ended in 0.05 s; {block} blocks before this one are done") as e:
+            hip.run(f'extern "C" __global__ void f(volatile int* flag) {{ {body} }}', "f", 4, 64, [np.zeros(4, np.int32)])
+        assert e.value.number == TIMED_OUT
+        np.testing.assert_array_equal(hip.run(VADD, "vadd", 1, 64, [np.ones(3, np.float32)] * 3, 3)[2], 2)
+
+
+def test_a_kernel_may_take_longer_than_one_waits_for_a_thread(hip: Hip) -> None:
+    """And its blocks may wait for those before them."""
+    slow = 'extern "C" __global__ void f(volatile int* flag) { if (blockIdx.x) while (!flag[blockIdx.x - 1]) {} for (volatile int i = 0; i < 1000000; i++) {} flag[blockIdx.x] = 1; }'
+    with simulated("gfx942", patience_s=0.02):
+        np.testing.assert_array_equal(hip.run(slow, "f", 2, 64, [np.zeros(2, np.int32)])[0], 1)
 
 
 def test_threads_that_have_ended_hold_up_no_barrier(device: Simulation, hip: Hip) -> None:

@@ -63,14 +63,27 @@ HIP_INLINE unsigned long long __umul64hi(unsigned long long a, unsigned long lon
 
 // ---- a wave's lanes: 32 bits at a time through ds_bpermute, which takes four times the source's number
 HIP_INLINE uint __lane_id() { return __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u)); }
+HIP_INLINE int hip_take_word(int value, int source) {
+#if defined(__GFX10__) || defined(__GFX11__)  // whose ds_bpermute stays within 32 lanes: in a wave of 64 each lane shows its value in turn
+    if (warpSize == 64) {
+        int taken = 0;
+        for (int lane = 0; lane < 64; lane++) {
+            const int shown = __builtin_amdgcn_readlane(value, lane);
+            if ((source & 63) == lane) taken = shown;
+        }
+        return taken;
+    }
+#endif
+    return __builtin_amdgcn_ds_bpermute(source << 2, value);
+}
 template <class T> HIP_INLINE T hip_take(T value, int source) {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8, "32 or 64 bits");
     if constexpr (sizeof(T) == 4) {
-        return __builtin_bit_cast(T, __builtin_amdgcn_ds_bpermute(source << 2, __builtin_bit_cast(int, value)));
+        return __builtin_bit_cast(T, hip_take_word(__builtin_bit_cast(int, value), source));
     } else {
         struct Halves { int low, high; } halves = __builtin_bit_cast(Halves, value);
-        halves.low = __builtin_amdgcn_ds_bpermute(source << 2, halves.low);
-        halves.high = __builtin_amdgcn_ds_bpermute(source << 2, halves.high);
+        halves.low = hip_take_word(halves.low, source);
+        halves.high = hip_take_word(halves.high, source);
         return __builtin_bit_cast(T, halves);
     }
 }
@@ -91,11 +104,7 @@ template <class T> HIP_INLINE T __shfl_up(T value, uint by, int width = warpSize
     return hip_take(value, (lane & (width - 1)) < (int)by ? lane : lane - (int)by);
 }
 HIP_INLINE unsigned long long __ballot(int holds) {
-#if defined(__GFX8__) || defined(__GFX9__)
-    return __builtin_amdgcn_ballot_w64(holds != 0);
-#else
-    return __builtin_amdgcn_ballot_w32(holds != 0);
-#endif
+    return __builtin_amdgcn_ballot_w64(holds != 0);  // in a wave of 32 its upper half is 0
 }
 HIP_INLINE int __any(int holds) { return __ballot(holds) != 0; }
 HIP_INLINE int __all(int holds) { return __ballot(!holds) == 0; }

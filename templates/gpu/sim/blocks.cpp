@@ -6,8 +6,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "context.h"
@@ -44,6 +46,12 @@ struct Block {
     Thread &turn(size_t n) { return threads[backwards ? threads.size() - 1 - n : n]; }
 } block;
 
+// ---- what a signal's handler reads and leaves
+volatile sig_atomic_t running;          // whether this launch may be ended
+volatile sig_atomic_t in_kernel;        // whether a thread of the kernel is what runs
+volatile sig_atomic_t lapsed;           // no thread ended for too long
+volatile unsigned long ended, watched;  // threads of this launch that ended; how many had when the clock last struck
+
 // ---- stacks: one mapping, a page that faults below each
 char *stack(unsigned n) {
     static char *all = [] {
@@ -64,6 +72,12 @@ void show(Thread &t) {
 
 void wait() {
     go(block.now->context, block.scheduler);
+}
+
+void resume(Thread &t) {
+    in_kernel = 1;
+    go(block.scheduler, t.context);
+    in_kernel = 0;
 }
 
 void at_barrier(unsigned line) {
@@ -95,10 +109,11 @@ Thread *begin_next(char *on) {
 void thread_main() {
     for (;;) {
         block.site.code->call(block.arguments);
-        Thread &ended = *block.now;
-        ended.state = State::done;
+        Thread &self = *block.now;
+        self.state = State::done;
         block.done++;
-        if (!begin_next(ended.stack)) go(ended.context, block.scheduler);  // and never comes back
+        ended = ended + 1;
+        if (!begin_next(self.stack)) go(self.context, block.scheduler);  // and never comes back
     }
 }
 
@@ -106,7 +121,7 @@ void begin_all() {
     while (block.begun < block.threads.size()) {
         Thread *t = begin_next(stack(block.stacks++));
         begin(t->context, t->stack, stack_nbytes, thread_main);
-        go(block.scheduler, t->context);
+        resume(*t);
     }
 }
 
@@ -115,7 +130,7 @@ void resume_ready() {
         Thread &t = block.turn(n);
         if (t.state != State::ready) continue;
         show(t);
-        go(block.scheduler, t.context);
+        resume(t);
     }
 }
 
@@ -163,6 +178,14 @@ hipError_t open_barrier() {
     return hipSuccess;
 }
 
+// A thread that ran when the clock struck waits for what does not come, and so do those that it meets at barriers.
+hipError_t stuck() {
+    const RlxIndex b = block.here().block, t = block.now->place;
+    const unsigned long long n = b.x + (unsigned long long)block.here().grid_dim.x * (b.y + (unsigned long long)block.here().grid_dim.y * b.z);
+    return fail(hipErrorLaunchTimeOut, "kernel %s, block (%u, %u, %u), thread (%u, %u, %u): no thread ended in %g s; %llu blocks before this one are done, those after it begin when it ends: "
+                "it waits for one of them, or for another thread, or it has no end", block.site.kernel, b.x, b.y, b.z, t.x, t.y, t.z, device.patience_s, n);
+}
+
 // Every other block runs backwards, the first among them: most of what a missing barrier protects is written by low threads and read by high ones.
 hipError_t run_block(const RlxIndex &b) {
     block.begun = block.done = block.stacks = 0;
@@ -170,6 +193,7 @@ hipError_t run_block(const RlxIndex &b) {
     for (Thread &t : block.threads) t.state = State::ready;
     begin_all();
     while (block.done < block.threads.size()) {
+        if (lapsed) return stuck();
         if (!exchange_all())
             if (hipError_t error = open_barrier()) return error;
         resume_ready();
@@ -182,18 +206,64 @@ constexpr int caught[] = {SIGSEGV, SIGBUS, SIGFPE};
 struct sigaction before[3];
 sigjmp_buf escape;
 pthread_t runner;
-volatile sig_atomic_t running;
 siginfo_t fault;
+
+// Of a thread's own processor time, so that a busy machine makes nobody late.  Whoever else gets its signal would ignore it.
+constexpr int clock_signal = SIGURG;
+#ifndef sigev_notify_thread_id
+#define sigev_notify_thread_id _sigev_un._tid
+#endif
 
 // A fault of the thread that runs a kernel ends the launch; anybody else's goes to who was there before.
 void on_fault(int signal, siginfo_t *info, void *) {
     if (running && pthread_equal(runner, pthread_self())) {
+        running = 0;
         fault = *info;
         siglongjmp(escape, 1);
     }
     for (int i = 0; i < 3; i++)
         if (caught[i] == signal) sigaction(signal, &before[i], nullptr);
 }
+
+void on_clock(int, siginfo_t *, void *) {
+    if (!running || !pthread_equal(runner, pthread_self())) return;
+    const bool late = watched == ended;
+    watched = ended;
+    if (!late) return;
+    lapsed = 1;
+    if (!in_kernel) return;  // whoever resumes threads looks
+    running = 0;
+    siglongjmp(escape, 1);
+}
+
+// Strikes after so much time of this thread, and again.
+struct Clock {
+    timer_t timer;
+    bool there = false;
+    struct sigaction before;
+    explicit Clock(double seconds) {
+        watched = ~0ul, lapsed = 0;
+        if (seconds <= 0) return;
+        struct sigaction action = {};
+        action.sa_sigaction = on_clock;
+        action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
+        sigaction(clock_signal, &action, &before);
+        struct sigevent event = {};
+        event.sigev_notify = SIGEV_THREAD_ID;
+        event.sigev_signo = clock_signal;
+        event.sigev_notify_thread_id = (pid_t)syscall(SYS_gettid);
+        there = timer_create(CLOCK_THREAD_CPUTIME_ID, &event, &timer) == 0;
+        const timespec span = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
+        const itimerspec times = {span, span};
+        if (there) timer_settime(timer, 0, &times, nullptr);
+        else sigaction(clock_signal, &before, nullptr);
+    }
+    ~Clock() {
+        if (!there) return;
+        timer_delete(timer);
+        sigaction(clock_signal, &before, nullptr);
+    }
+};
 
 // While it lives, faults are ours.  They are handled on a stack of their own, for the thread's may be what is full.
 struct Catching {
@@ -210,6 +280,7 @@ struct Catching {
         action.sa_flags = SA_SIGINFO | SA_ONSTACK;
         for (int i = 0; i < 3; i++) sigaction(caught[i], &action, &before[i]);
         runner = pthread_self();
+        in_kernel = 0;
         running = 1;
     }
     ~Catching() {
@@ -272,7 +343,8 @@ hipError_t run_grid(const Site &site, void **arguments, dim3 grid, dim3 size, si
     Shared dynamic(shared_nbytes);
     lay_out(site, arguments, grid, size, dynamic.begin);
     Catching catching;
-    if (sigsetjmp(escape, 1)) return faulted();
+    Clock clock(device.patience_s);
+    if (sigsetjmp(escape, 1)) return lapsed ? stuck() : faulted();
     RlxIndex &b = block.here().block;
     for (b.z = 0; b.z < grid.z; b.z++)
         for (b.y = 0; b.y < grid.y; b.y++)

@@ -68,7 +68,7 @@ API hipError_t hipGetLastError() {
 API hipError_t hipExtGetLastError() { return hipGetLastError(); }
 
 // ---- Python's side
-struct RlxDevice { const char *arch; int present, machine_code, lazy, wave; uint64_t shared_nbytes, memory_nbytes; };
+struct RlxDevice { const char *arch; int present, machine_code, lazy, wave; uint64_t shared_nbytes, memory_nbytes; double patience_s; };
 
 API hipError_t rlx_sim_configure(const RlxDevice *d) {
     return enter([&] {
@@ -80,6 +80,7 @@ API hipError_t rlx_sim_configure(const RlxDevice *d) {
         device.wave = (unsigned)d->wave;
         device.shared_nbytes = d->shared_nbytes;
         device.memory_nbytes = d->memory_nbytes;
+        device.patience_s = d->patience_s;
         return error;
     });
 }

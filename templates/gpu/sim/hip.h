@@ -20,6 +20,7 @@
     X(600, hipErrorNotReady, "device not ready") \
     X(700, hipErrorIllegalAddress, "an illegal memory access was encountered") \
     X(701, hipErrorLaunchOutOfResources, "too many resources requested for launch") \
+    X(702, hipErrorLaunchTimeOut, "the launch timed out and was terminated") \
     X(719, hipErrorLaunchFailure, "unspecified launch failure") \
     X(801, hipErrorNotSupported, "operation not supported") \
     X(900, hipErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing") \

@@ -25,6 +25,7 @@ struct Device {
     std::string arch = "gfx1100";
     unsigned wave = 32;
     size_t shared_nbytes = 0, memory_nbytes = 0;  // of a block, of the device
+    double patience_s = 0;  // of the processor's time, in which some thread of a kernel must end; 0 is no end of it
     std::string name() const { return "simulated " + arch + (machine_code ? " (machine code)" : " (host code)"); }
 };
 extern Device device;

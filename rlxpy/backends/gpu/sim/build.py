@@ -73,7 +73,7 @@ def _compile(command: tuple[str, ...], file: str, texts: dict[str, str], out: Pa
     for name, text in texts.items():
         out.with_name(name).write_text(text, "utf-8", "replace")
     try:
-        status, said, more = run((*command, "-o", str(out), file, "-ldl"), COMPILE_SECONDS, out.parent)
+        status, said, more = run((*command, "-o", str(out), file, "-ldl", "-lrt"), COMPILE_SECONDS, out.parent)
     except OSError as e:
         raise _refusal(command[0], f"it cannot be run: {e.strerror}") from None
     except subprocess.TimeoutExpired:

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from ctypes import CDLL, CFUNCTYPE, POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_uint64, c_void_p
+from ctypes import CDLL, CFUNCTYPE, POINTER, byref, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint64, c_void_p
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +24,7 @@ from rlxpy.settings import setting
 
 By = Literal["host", "isa"]
 MEMORY_NBYTES = 16 << 30
+PATIENCE_S = 30.0
 COMPILATION, INVALID_OPTION = 6, 5  # hiprtcResult
 ARCH_OPTIONS = ("--offload-arch=", "--gpu-architecture=")
 
@@ -44,16 +45,21 @@ class Alive:
 
 @dataclass(frozen=True)
 class Simulation:
-    """by: "host" runs kernels as the processor's own code, "isa" as AMD's machine code.  lazy: nothing runs before somebody waits for it."""
+    """by: "host" runs kernels as the processor's own code, "isa" as AMD's machine code.  lazy: nothing runs before somebody waits for it.
+    patience_s: of the processor's time, in which some thread of a kernel must end, else it counts as waiting for what never comes; of host code alone,
+    for machine code is counted by its instructions."""
 
     arch: str
     by: By = "host"
     lazy: bool = True
     memory_nbytes: int = MEMORY_NBYTES
+    patience_s: float = PATIENCE_S
 
     def __post_init__(self) -> None:
         if self.by not in ("host", "isa"):
             raise InputError(f"no way {self.by!r} to simulate a GPU", why="kernels run as host code or as machine code", fix='by="host" or by="isa"')
+        if not self.patience_s > 0:
+            raise InputError(f"no patience of {self.patience_s} s", why="it is the time in which some thread of a kernel must end", fix=f"{PATIENCE_S} is the usual one")
         _ = self.target
 
     @property
@@ -74,11 +80,11 @@ class Simulation:
 
 
 @contextmanager
-def simulated(arch: str = "gfx1100", *, by: By = "host", lazy: bool = True, memory_nbytes: int = MEMORY_NBYTES) -> Iterator[Simulation]:
+def simulated(arch: str = "gfx1100", *, by: By = "host", lazy: bool = True, memory_nbytes: int = MEMORY_NBYTES, patience_s: float = PATIENCE_S) -> Iterator[Simulation]:
     """Inside, hip-python finds one simulated AMD GPU.  For the whole process; the innermost counts.  Around it there is no device.
 
     Raises BackendMissing where there is no C++ compiler or no hip-python, or where hip-python already talks to another runtime."""
-    chosen = Simulation(arch, by, lazy, memory_nbytes)
+    chosen = Simulation(arch, by, lazy, memory_nbytes, patience_s)
     runtime = _runtime()
     runtime.enter(chosen)
     try:
@@ -116,7 +122,8 @@ def current() -> Simulation | None:
 class _Device(ctypes.Structure):
     """`RlxDevice` of templates/gpu/sim/control.cpp."""
 
-    _fields_ = (("arch", c_char_p), ("present", c_int), ("machine_code", c_int), ("lazy", c_int), ("wave", c_int), ("shared_nbytes", c_uint64), ("memory_nbytes", c_uint64))
+    _fields_ = (("arch", c_char_p), ("present", c_int), ("machine_code", c_int), ("lazy", c_int), ("wave", c_int), ("shared_nbytes", c_uint64), ("memory_nbytes", c_uint64),
+                ("patience_s", c_double))
 
 
 COMPILE = CFUNCTYPE(c_int, c_void_p, c_char_p, c_char_p, c_int, POINTER(c_char_p))
@@ -176,8 +183,8 @@ class Runtime:
     def _configure(self) -> str:
         s = self.now
         t = s.target if s else target("gfx1100")
-        lazy, memory = (s.lazy, s.memory_nbytes) if s else (True, 0)
-        status = self.hip.rlx_sim_configure(byref(_Device(t.arch.encode(), s is not None, bool(s and s.by == "isa"), lazy, t.wave, t.lds_nbytes, memory)))
+        lazy, memory, patience = (s.lazy, s.memory_nbytes, s.patience_s) if s else (True, 0, 0.0)
+        status = self.hip.rlx_sim_configure(byref(_Device(t.arch.encode(), s is not None, bool(s and s.by == "isa"), lazy, t.wave, t.lds_nbytes, memory, patience)))
         return self.hip.hipGetErrorString(status).decode() if status else ""
 
     def _ranges(self) -> list[tuple[int, int]]:

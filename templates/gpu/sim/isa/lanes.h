@@ -207,7 +207,7 @@ static int step_lane(Wave* w, const Ins* i) {
   for (u32 l = 0; l < n; l++) {
     u32 from = l;
     switch (kind) {
-      case LANE_BPERMUTE: from = (u32)((b[l] + (u64)i->offset) >> 2) & (n - 1); break;
+      case LANE_BPERMUTE: from = (l & ~(i->args[1] - 1)) | ((u32)((b[l] + (u64)i->offset) >> 2) & (i->args[1] - 1)); break;
       case LANE_ROW: from = (l & ~15u) | (u32)((i->src[1].kind == SRC_VGPR ? b[l] : chosen >> (4 * (l & 15))) & 15); break;
       case LANE_ROW_X: from = ((l & ~15u) ^ 16) | (u32)((i->src[1].kind == SRC_VGPR ? b[l] : chosen >> (4 * (l & 15))) & 15); break;
       case LANE_HALVES: from = n == 64 ? l ^ 32 : l; break;
@@ -220,7 +220,7 @@ static int step_lane(Wave* w, const Ins* i) {
   }
   if (kind == LANE_PERMUTE) { /* pushed, not pulled: the highest lane that names a place wins */
     for (u32 l = 0; l < n; l++) r[l] = 0;
-    for (u32 l = 0; l < n; l++) if (exec >> l & 1) r[(u32)((b[l] + (u64)i->offset) >> 2) & (n - 1)] = a[l];
+    for (u32 l = 0; l < n; l++) if (exec >> l & 1) r[(l & ~(i->args[1] - 1)) | ((u32)((b[l] + (u64)i->offset) >> 2) & (i->args[1] - 1))] = a[l];
   }
   for (u32 l = 0; l < n; l++) if ((exec & ~blocked) >> l & 1) w->v[i->dst][l] = (u32)r[l];
   return STEP_ON;

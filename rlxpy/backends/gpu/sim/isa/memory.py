@@ -143,4 +143,5 @@ def _between_lanes(name: str, parsed: Parsed, context: Context) -> Instruction:
         return lane_move("TABLE", [source(parsed.operands[1], "u")], dst, arg=context.tables.place(swizzle(mods["offset"], context.model.wave)))
     address, data = parsed.operands[1:3]
     flags = names()["FETCH_INACTIVE"] if "_fi_" in name else 0
-    return lane_move("PERMUTE" if name == "permute_b32" else "BPERMUTE", [source(data, "u"), source(address, "u")], dst, flags=flags, offset=int(mods.get("offset", "0"), 0))
+    return lane_move("PERMUTE" if name == "permute_b32" else "BPERMUTE", [source(data, "u"), source(address, "u")], dst, flags=flags,
+                     offset=int(mods.get("offset", "0"), 0), arg=context.model.permuted)

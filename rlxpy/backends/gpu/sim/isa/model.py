@@ -32,6 +32,11 @@ class Model:
         return self.arch in ("gfx940", "gfx941", "gfx942")
 
     @property
+    def permuted(self) -> int:
+        """Lanes among which ds_permute and ds_bpermute move: the wave, or each half of a wave of 64 (LLVM's supportsWaveWideBPermute)."""
+        return 32 if self.major in (10, 11) else self.wave
+
+    @property
     def preloads(self) -> bool:
         """Whether the first kernel arguments may come in registers; such kernels have 256 bytes of loads before the code that needs them."""
         return self.arch in ("gfx90a", "gfx940", "gfx941", "gfx942", "gfx950")
