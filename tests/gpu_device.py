@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from samples import assert_close
-from sim_device import lacking
+from sim_device import lacking, no_device_compiler
 
 from rlxpy import Builder, CompileOptions, compile
 from rlxpy.backends.gpu.sim import Simulation, simulated
@@ -28,18 +28,21 @@ def rocm(request: pytest.FixtureRequest) -> Iterator[Simulation]:
 @pytest.fixture(params=[*(f"rocm {arch}" for arch in WAVES), "cuda"])
 def gpu(request: pytest.FixtureRequest) -> Iterator[str]:
     """The name of a device that runs."""
-    yield from running(str(request.param))
+    with running(str(request.param)) as name:
+        yield name
 
 
+@contextmanager
 def running(which: str) -> Iterator[str]:
-    """The name of a device, of "rocm gfx942" or of "cuda"."""
+    """The name of a device, of "rocm gfx942", "isa gfx942" (its machine code) or "cuda"."""
     name, _, arch = which.partition(" ")
     with ExitStack() as stack:
-        if arch:
-            stack.enter_context(simulation(arch))
-        elif why := missing(CUDA):
+        why = missing(CUDA) if not arch else no_device_compiler() if name == "isa" else ""
+        if why:
             pytest.skip(f"not run, because {why}")
-        yield name
+        if arch:
+            stack.enter_context(simulation(arch, "isa" if name == "isa" else "host"))
+        yield "rocm" if arch else name
 
 
 def fact(device: str, name: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from gpu_device import WAVES, agree, gpu as gpu, simulation
+from gpu_device import WAVES, agree, gpu as gpu, running, simulation
 from kernel_graphs import RNG, bits, blocks, indexing, orders, row_arrays, row_shapes
 from samples import OPS, assert_same, cases, samples
 from sim_device import needs_clang
@@ -21,6 +21,7 @@ from rlxpy.backends.gpu.vendor import VENDORS
 from rlxpy.errors import IndexOutOfRange
 from rlxpy.extend.kernels import Refusal
 from rlxpy.ir.dtypes import Array
+from rlxpy.ir.graph import Graph
 from rlxpy.ir.op import CONTROL, ELEMENTWISE
 from rlxpy.tools.behaviour import same
 from rlxpy.tools.samples import Sample
@@ -169,6 +170,30 @@ def test_an_index_out_of_range_is_named_as_the_reference_names_it(gpu: str, op: 
         assert said[0] == said[1]
         at.flat[1] = -4
         assert_same(runs[0].run(given), runs[1].run(given))
+
+
+def of_several(op: str) -> tuple[Graph, dict[str, Any]]:
+    """Indices that several blocks read, four of which are bad, of two operations."""
+    b = Builder("several")
+    x, at = b.input("x", (4, 3)), b.input("at", (700,), "i64")
+    given: dict[str, Any] = {"x": np.ones((4, 3), np.float32), "at": np.resize(np.arange(-4, 4), 700)}
+    given["at"][[699, 80, 10, 512]] = 7, -6, 5, 4
+    if op == "gather":
+        return b.finish(x.gather(at, axis=0), x.gather(at + 1, axis=0)), given
+    if op == "take_along":
+        return b.finish(x[:, :1].expand(shape=(4, 175)).take_along(at.reshape(shape=(4, 175)), axis=0)), given
+    return b.finish(x.scatter_add(at, b.input("u", (700, 3)), axis=0)), {**given, "u": np.ones((700, 3), np.float32)}
+
+
+@pytest.mark.parametrize("op", ["take_along", "scatter_add", "gather"])
+@pytest.mark.parametrize("device", ["rocm gfx1100", "rocm gfx942", "isa gfx942", "isa gfx1030", "cuda"])
+def test_of_several_bad_indices_the_first_is_named(device: str, op: str) -> None:
+    graph, given = of_several(op)
+    with running(device) as name:
+        f = compile(graph, device=name)
+        for _ in range(3):  # the last of them replayed
+            assert outcome(f, given) == outcome(compile(graph, device="reference"), given)
+            assert "index 5" in outcome(f, given)[0]
 
 
 def outcome(f: Any, given: dict[str, Any]) -> Any:

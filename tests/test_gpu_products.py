@@ -33,7 +33,8 @@ def kernels_of(f: Any) -> set[str]:
 @pytest.fixture(params=["rocm gfx1030", "rocm gfx90a", "cuda"])
 def plain(request: pytest.FixtureRequest) -> Iterator[str]:
     """In simulation without matrix units, or only with such as are less exact."""
-    yield from running(str(request.param))
+    with running(str(request.param)) as name:
+        yield name
 
 
 @pytest.mark.parametrize("d", EPS, ids=lambda d: d.text)

@@ -245,12 +245,13 @@ WAITS = {  # each for the flag that a thread sets which comes later, or never
     "a block for the next": ("if (blockIdx.x == 2) { while (!flag[3]) {} } flag[blockIdx.x] = 1;", 2),
     "a block for the next, between barriers": ("if (blockIdx.x == 2) do __syncthreads(); while (!flag[3]); flag[blockIdx.x] = 1;", 2),
     "a block for the next, between votes": ("if (blockIdx.x == 2) while (!__any(flag[3])) {} flag[blockIdx.x] = 1;", 2),
-    "a thread for another of its block": ("__shared__ volatile int s; s = 0; __syncthreads(); if (blockIdx.x == 1) { if (threadIdx.x == 5) { while (s == 0) {} } else { __syncthreads(); s = 1; } }", 1),
+    "a thread for another of its block": (
+        "__shared__ volatile int s; s = 0; __syncthreads(); if (blockIdx.x == 1) { if (threadIdx.x == 5) while (s == 0) {} __syncthreads(); s = 1; }", 1),
     "a loop without an end": ("if (blockIdx.x == 3) while (flag[3] == 0) {}", 3),
 }
 
 
-@pytest.mark.parametrize("body,block", WAITS.values(), ids=WAITS)
+@pytest.mark.parametrize(("body", "block"), WAITS.values(), ids=WAITS)
 def test_a_kernel_that_waits_for_ever_is_ended_and_named(hip: Hip, body: str, block: int) -> None:
     with simulated("gfx942", patience_s=0.05):
         with pytest.raises(HipError, match=rf"kernel f, block \({block}, 0, 0\), thread \(\d+, 0, 0\): no thread ended in 0.05 s; {block} blocks before this one are done") as e:

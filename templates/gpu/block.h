@@ -54,7 +54,17 @@ template <class T> RLX_INLINE T rlx_block_scan(T v, T *room) {
   return v;
 }
 
-// The first index out of range that anybody met: who, which, and how many there are.  The host reads it when the run is over.
-RLX_INLINE void rlx_fault(u64 *fault, i64 node, i64 index, i64 bound) {
-  if (atomicCAS(fault, 0ull, (u64)node + 1) == 0) { fault[1] = (u64)index; fault[2] = (u64)bound; }
+// The first index out of range by node and place among the indices, whichever thread meets it first: ~(node << 40 | place), the index, and how
+// many there are; 0 where there is none.  Last the lock of who writes: a lane has it and leaves it in one turn of the loop, so that its wave goes on.
+RLX_INLINE void rlx_fault(u64 *fault, i64 node, i64 place, i64 index, i64 bound) {
+  const u64 mine = ~((u64)node << 40 | (u64)place);
+  if (atomicMax(fault, mine) >= mine) return;
+  for (bool noted = false; !noted;)
+    if (atomicExch(fault + 3, 1ull) == 0) {
+      __threadfence();
+      if (atomicMax(fault, 0ull) == mine) { atomicExch(fault + 1, (u64)index); atomicExch(fault + 2, (u64)bound); }
+      __threadfence();
+      atomicExch(fault + 3, 0ull);
+      noted = true;
+    }
 }

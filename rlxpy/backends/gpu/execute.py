@@ -12,7 +12,7 @@ import numpy as np
 
 from rlxpy.backends.faults import index_fault
 from rlxpy.backends.gpu.api import Arguments, GpuApi, Held, same_process
-from rlxpy.backends.gpu.kernel import FAULT_NBYTES, Kernel, Room
+from rlxpy.backends.gpu.kernel import FAULT_NBYTES, FAULT_PLACE_BITS, Kernel, Room
 from rlxpy.backends.gpu.launch import grid_refusal
 from rlxpy.backends.gpu.profile import Stopwatch
 from rlxpy.backends.gpu.program import ALIGN_NBYTES, Commit, HostStep, Launch, Program, RawLaunch
@@ -251,7 +251,7 @@ class GpuGraph:
         words = np.empty(FAULT_NBYTES // 8, np.int64)
         self._api.read(self._notes.address, words.view(np.uint8))
         if words[0]:
-            raise index_fault(self.plan.graph, self.plan.graph[int(words[0]) - 1], int(words[1]), int(words[2]), sizes)
+            raise index_fault(self.plan.graph, self.plan.graph[~int(words[0]) >> FAULT_PLACE_BITS], int(words[1]), int(words[2]), sizes)
 
     def _host(self, part: _Host, sizes: Sizes, state: DeviceState | None, watch: Stopwatch | None) -> None:
         ins = [self._read(s, state) for s in part.ins]

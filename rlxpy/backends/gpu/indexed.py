@@ -9,7 +9,7 @@ from rlxpy.backends.gpu.elementwise import each
 from rlxpy.backends.gpu.kernel import FAULT, Kernel, Room, Site
 from rlxpy.ir.dims import Shape, product, upper
 
-FAIL = "rlx_fault(fault, node"
+FAIL = "rlx_fault(fault, node, {}"  # and where among the indices
 ENOUGH = 1 << 14  # threads that keep a device busy
 
 
@@ -33,7 +33,7 @@ def _taken(site: Site, axis: int, source: Shape, indices: Shape) -> Kernel:
     (x, at), out = site.ins, site.out
     walks = nest(out.shape, (source, indices, out.layout.strides))
     return each(site, product(out.shape), [
-        *unravel(walks.sizes, "t"), *checked(at, f"x1[{offset(walks.strides[1])}]", x.shape[axis], "return;", FAIL),
+        *unravel(walks.sizes, "t"), *checked(at, f"x1[{offset(walks.strides[1])}]", x.shape[axis], "return;", FAIL.format("t")),
         f"y[{offset(walks.strides[2])}] = x0[{offset(walks.strides[0])} + {index(x.layout.strides[axis], 'index')}];"], more=FAULT)
 
 
@@ -56,7 +56,7 @@ def emit_scatter_add(site: Site) -> Kernel:
         f"{T} *s = {'work' if wide else 'y'} + {offset(walks.strides[2])};",
         f"for (i64 i = first; i < last; i++) s[{to}] = {scalar.load(x.dtype, f'p[{step}]')};",
         f"for (i64 a = 0; a < {ctext.dim(product(at.shape))}; a++) {{", *indent(renamed(unravel(at.shape, "a"), "a_", "further")),
-        *indent(checked(at, f"x1[{offset(at.layout.strides, 'a_')}]", n, "continue;", FAIL)), "  if (index < first || index >= last) continue;",
+        *indent(checked(at, f"x1[{offset(at.layout.strides, 'a_')}]", n, "continue;", FAIL.format("a"))), "  if (index < first || index >= last) continue;",
         f"  s[{index(out.layout.strides[axis], 'index')}] += {scalar.load(update.dtype, f'u[{added}]')};", "}"]
     if wide:
         lines += [f"{out.c} *q = y + {offset(walks.strides[2])};", f"for (i64 i = first; i < last; i++) q[{to}] = {scalar.store(out.dtype, f's[{to}]')};"]

@@ -23,7 +23,7 @@ class Room(Enum):
 
 
 Argument = Ref | Room
-FAULT_NBYTES, NOTE_NBYTES = 32, 8
+FAULT_NBYTES, FAULT_PLACE_BITS, NOTE_NBYTES = 32, 40, 8
 FAULT: Mapping[str, Room] = {"u64 *fault": Room.FAULT, "i64 node": Room.NODE}  # parameters of a kernel that checks indices, and what they are given
 WAVE = 64  # lanes of the widest wave: a block is a multiple of it
 

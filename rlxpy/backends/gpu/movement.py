@@ -68,7 +68,8 @@ def emit_append(site: Site) -> tuple[Kernel, ...]:
     n = product(new.shape)
     place = f"at*{ctext.dim(out.layout.strides[axis])} + {offset(walks.strides[1])}"
     lines = ["const i64 t = rlx_thread(), at = (i64)x1[0];", f"if (t < {ctext.dim(n)}) {{",
-             f"  if (at < 0 || at > {room} - {ctext.dim(new.shape[axis])}) {{ rlx_fault(fault, node, at, {room}); return; }}", "  if (t == 0) *note = (u64)at + 1;", *indent(unravel(walks.sizes, "t")),
+             f"  if (at < 0 || at > {room} - {ctext.dim(new.shape[axis])}) {{ rlx_fault(fault, node, 0, at, {room}); return; }}",
+             "  if (t == 0) *note = (u64)at + 1;", *indent(unravel(walks.sizes, "t")),
              f"  {out.c} *const q = y + {place};", "  undo[t] = *q;", f"  *q = x0[{offset(walks.strides[0])}];", "}"]
     given: tuple[Argument, ...] = (new.ref, pos.ref, out.ref, Room.UNDO, Room.NOTE, *FAULT.values())
     sizes = frozenset(ctext.names(*new.shape, cache.shape[axis], *new.layout.strides, *out.layout.strides))
