@@ -22,12 +22,12 @@ from rlxpy.errors import IndexOutOfRange
 from rlxpy.extend.kernels import Refusal
 from rlxpy.ir.dtypes import Array
 from rlxpy.ir.graph import Graph
-from rlxpy.ir.op import CONTROL, ELEMENTWISE
+from rlxpy.ir.op import ELEMENTWISE
 from rlxpy.tools.behaviour import same
 from rlxpy.tools.samples import Sample
 
 PRODUCTS = frozenset({Op.MATMUL, Op.QMATMUL, Op.DEQUANTIZE, Op.ATTENTION})  # have files of their own
-MINE = tuple(op for op in OPS if op not in PRODUCTS | CONTROL)
+MINE = tuple(op for op in OPS if op not in PRODUCTS)
 DEBUG = CompileOptions(debug=True)
 
 

@@ -65,6 +65,7 @@ class BackendSpec:
 
     kernels   rows it serves, by search path
     native    of this spec and a node: why its own generator cannot take the node, None when it can; absent when it has no generator
+    generates what its generator makes of an op, for reports
     fuses     kinds of fused node worth making for it
     host      rows in NumPy for nodes that nobody takes: staged, and reported
     staged    a row made for such a node when `host` lists none, as for an extension's; None when there is none
@@ -80,6 +81,7 @@ class BackendSpec:
     device: Device
     kernels: KernelSearchPath = KernelSearchPath(())
     native: Any = None  # Callable[[BackendSpec, Graph, Node], str | None]
+    generates: Mapping[Op, str] = field(default_factory=dict)
     fuses: frozenset[str] = frozenset()
     host: KernelSearchPath | None = None
     staged: Callable[[Graph, Node], KernelRow | None] = nothing

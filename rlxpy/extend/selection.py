@@ -91,12 +91,12 @@ def _decisions(graph: Graph, step: Step, spec: BackendSpec) -> Iterator[Decision
         here, node = within(graph, step.node, when) if when else (graph, step.node)
         trials = list(spec.kernels.trials(here, node, spec.facts))
         lost = tuple((t.name, t.refusal or f"{choice.name} comes first") for t in trials if t.name != choice.name)
-        yield Decision(when, choice.name, choice.tier, _does(graph, step, choice), lost)
+        yield Decision(when, choice.name, choice.tier, _does(graph, step, choice, spec), lost)
 
 
-def _does(graph: Graph, step: Step, choice: Choice) -> str:
+def _does(graph: Graph, step: Step, choice: Choice, spec: BackendSpec) -> str:
     row = choice.row
     if row is None:
-        return ""
+        return spec.generates.get(step.node.op, "")
     params = ", ".join(f"{k} = {v}" for k, v in choice.params)
     return "; ".join(filter(None, (ask(row.name, "describe", row.describe, graph, step.node) if row.describe else row.doc, params, choice.source)))

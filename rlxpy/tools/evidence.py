@@ -116,11 +116,11 @@ def plan_of(backend: Gpu, graph: Graph) -> Plan:
 
 
 def kernel_of(plan: Plan, op: str) -> str:
-    """What runs an op's node: a row's name; the host tier, if any of its nodes is there; what it was lowered to, where it is gone."""
+    """What runs an op's node: a row's name, or the executor's way with a loop; the host tier, if any of its nodes is there; what it was lowered to, where it is gone."""
     steps = [s for s in plan.steps if s.node.op.text == op] or list(plan.steps)
-    if any(emitter_of(s) is None for s in steps):
+    if any(s.frame is None and emitter_of(s) is None for s in steps):
         return "host"
-    names = dict.fromkeys(s.choice.name for s in steps)
+    names = dict.fromkeys(f"{s.choice.name}/{s.node.op.text}" if s.frame else s.choice.name for s in steps)
     return "+".join(names) or "no/launch"
 
 

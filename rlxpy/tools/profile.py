@@ -125,16 +125,25 @@ def _launches(compiled: CompiledGraph, traces: Sequence[Sequence[Span]], sizes: 
 
 
 def _by_step(spans: Sequence[Span]) -> dict[int, tuple[float, float, str]]:
-    """Of each node: seconds from begin to end, its stages added; seconds of all threads; the function that took longest."""
+    """Of each node: seconds in which one of its stages ran, or several rounds of a loop; seconds of all threads; the function that took longest."""
     stages: dict[int, dict[str, list[Span]]] = {}
     for s in spans:
         stages.setdefault(s.step.node.id, {}).setdefault(s.kernel, []).append(s)
     found = {}
     for node, by_kernel in stages.items():
-        walls = {k: max(s.end_ns for s in xs) - min(s.begin_ns for s in xs) for k, xs in by_kernel.items()}
+        walls = {k: _covered([(s.begin_ns, s.end_ns) for s in xs]) for k, xs in by_kernel.items()}
         busy = sum(s.end_ns - s.begin_ns for xs in by_kernel.values() for s in xs)
         found[node] = (sum(walls.values()) / 1e9, busy / 1e9, max(walls, key=lambda k: walls[k]))
     return found
+
+
+def _covered(spans: Sequence[tuple[int, int]]) -> int:
+    """Of the clock, by spans that may overlap: threads work side by side, rounds of a loop one after another."""
+    total, reached = 0, 0
+    for begin, end in sorted(spans):
+        total += max(0, end - max(begin, reached))
+        reached = max(reached, end)
+    return total
 
 
 def chrome_trace(p: Profile) -> dict[str, Any]:

@@ -36,10 +36,11 @@ USUAL = {"cuda": GpuTarget("nvidia", "sm_90", 32, 227 << 10), "rocm": GpuTarget(
 @cache
 def spec_of(device: str, target: GpuTarget) -> BackendSpec:
     """What a backend promises of a device like `target`, be it here or not."""
-    from rlxpy.backends.gpu.library import DOMAIN, library
+    from rlxpy.backends.cpu.control import refusal
+    from rlxpy.backends.gpu.library import DOMAIN, LOOPS, library
 
     facts = {"vendor": target.vendor, "arch": target.arch, "wave": target.wave, "shared_nbytes": target.shared_nbytes, "threads": target.threads}
-    return with_host(BackendSpec(Device(device), KernelSearchPath((library(target),)), fuses=frozenset({*FUSED_KINDS, "attention"}), domain=DOMAIN, align_nbytes=ALIGN_NBYTES,
+    return with_host(BackendSpec(Device(device), KernelSearchPath((library(target),)), refusal, LOOPS, fuses=frozenset({*FUSED_KINDS, "attention"}), domain=DOMAIN, align_nbytes=ALIGN_NBYTES,
                                  extensions=partial(_own_kernel, device, facts), facts=facts, bands=True, launched=_launched))
 
 

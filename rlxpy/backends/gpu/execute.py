@@ -3,34 +3,33 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from math import prod
+from itertools import cycle
 from typing import Any
 
 import numpy as np
 
 from rlxpy.backends.faults import index_fault
-from rlxpy.backends.gpu.api import Arguments, GpuApi, Held, same_process
-from rlxpy.backends.gpu.kernel import FAULT_NBYTES, FAULT_PLACE_BITS, Kernel, Room
-from rlxpy.backends.gpu.launch import grid_refusal
+from rlxpy.backends.gpu.api import GpuApi, Held, same_process
+from rlxpy.backends.gpu.bind import Bound, Branch, Call, Code, Host, Item, Long, Placed, Repeat, Rooms, Scope, Segment, bound
+from rlxpy.backends.gpu.kernel import FAULT_NBYTES, FAULT_PLACE_BITS
 from rlxpy.backends.gpu.profile import Stopwatch
-from rlxpy.backends.gpu.program import ALIGN_NBYTES, Commit, HostStep, Launch, Program, RawLaunch
+from rlxpy.backends.gpu.program import ALIGN_NBYTES, HostStep, Program
 from rlxpy.backends.host import failure, host_launch
-from rlxpy.backends.memory import Spot, locate
 from rlxpy.errors import DeviceError, InputError, RlxError
 from rlxpy.extend.backend import Span
-from rlxpy.extend.kernels import HostLaunch
 from rlxpy.extend.plan import Plan, Space, Step
 from rlxpy.frozen import dataclass
-from rlxpy.ir.dims import Sizes, at
+from rlxpy.ir.dims import Sizes
 from rlxpy.ir.dtypes import Array
-from rlxpy.ir.graph import Ref
+from rlxpy.ir.graph import Graph, Node, Ref
 from rlxpy.ir.op import Op
 from rlxpy.ir.text import show_node
 from rlxpy.notes import note_once
 
 KEPT_SIZES = 16
+READ_BACK = "predicate, read back"
 POISON = 0xFF  # NaN in every float type: a read of unwritten memory shows
 
 
@@ -51,47 +50,12 @@ class DeviceState:
 
 
 @dataclass(frozen=True)
-class _Call:
-    """A launch with nothing left to decide."""
+class _Turn:
+    """One run: its sizes, who looks at the clock, and the nodes that kernels know by number."""
 
-    name: str
-    function: Any
-    grid: tuple[int, int, int]
-    threads: int
-    shared_nbytes: int
-    arguments: Arguments
-    step: Step | None = None
-
-
-@dataclass
-class _Segment:
-    """Launches that follow one another; `graph` is what replays them, once they ran a first time."""
-
-    calls: tuple[_Call, ...]
-    ran: bool = False
-    graph: Held | None = None
-
-
-@dataclass(frozen=True)
-class _Host:
-    """A step of the host tier: where its operands and results lie."""
-
-    step: Step
-    launch: HostLaunch
-    ins: tuple[Spot, ...]
-    outs: tuple[Spot, ...]
-    attrs: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class _Bound:
-    """A plan at one set of sizes, with one state."""
-
-    inputs: tuple[Spot, ...]
-    outputs: tuple[Spot, ...]
-    parts: tuple[_Segment | _Host, ...]
-    commits: _Segment
-    restores: tuple[_Call, ...]
+    sizes: Sizes
+    watch: Stopwatch | None
+    nodes: Mapping[int, tuple[Graph, Node]]
 
 
 @dataclass(frozen=True)
@@ -117,8 +81,10 @@ class GpuGraph:
             if n.op is Op.CONST:
                 self._upload(plan.places[n.refs[0]].buffer, n.attrs.value.array)  # type: ignore[attr-defined]
         self.set_params(params)
-        self._hosted = {(p.step.node.id, p.step.when): host_launch(plan.graph, p.step, debug=debug) for p in program.parts if isinstance(p, HostStep)}
-        self._bound: weakref.WeakKeyDictionary[GpuGraph | DeviceState, dict[Any, _Bound]] = weakref.WeakKeyDictionary()
+        self._literals = {key: self._uploaded(None, array) for key, array in _literals(plan)}
+        hosted = {id(p): host_launch(plan.graph, p.step, debug=debug) for p in program.parts if isinstance(p, HostStep)}
+        self._code = Code(loaded.functions, loaded.raw, hosted)
+        self._bound: weakref.WeakKeyDictionary[GpuGraph | DeviceState, dict[Any, Bound]] = weakref.WeakKeyDictionary()
 
     # ---- weights and state
     def set_params(self, arrays: Mapping[str, Array]) -> None:
@@ -129,11 +95,14 @@ class GpuGraph:
             self._api.sync()
 
     def _upload(self, buffer: int, array: Array) -> None:
+        self._fixed[buffer] = self._uploaded(self._fixed.get(buffer), array)
+
+    def _uploaded(self, memory: Memory | None, array: Array) -> Memory:
         flat = np.ascontiguousarray(array)
-        if buffer not in self._fixed:
-            self._fixed[buffer] = Memory(self._api, flat.nbytes)
+        memory = memory or Memory(self._api, flat.nbytes)
         if flat.nbytes:
-            self._api.write(self._fixed[buffer].address, flat)
+            self._api.write(memory.address, flat)
+        return memory
 
     def new_state(self) -> DeviceState:
         same_process(self._api)
@@ -160,23 +129,18 @@ class GpuGraph:
 
     def _run(self, inputs: Sequence[Array], sizes: Sizes, outputs: Sequence[Array], state: DeviceState | None, watch: Stopwatch | None) -> None:
         api, bound = self._api, self._bind(sizes, state)
+        turn = _Turn(sizes, watch, bound.nodes)
         if self.program.fallible:
             api.fill(self._notes.address, 0, self._notes.nbytes)
         if self.debug:
             api.fill(self._spaces[Space.ARENA].address, POISON, self._spaces[Space.ARENA].nbytes)
         for spot, given in zip(bound.inputs, inputs, strict=True):
             if given.size:
-                api.write(self._address(spot, state), np.ascontiguousarray(given))
+                api.write(spot.address, np.ascontiguousarray(given))
         try:
-            for part in bound.parts:
-                if isinstance(part, _Host):
-                    self._host(part, sizes, state, watch)
-                elif self.debug or watch:
-                    self._step_by_step(part, sizes, state, watch)
-                else:
-                    self._play(part)
-            results = [self._read(spot, state) for spot in bound.outputs]
-            self._check(sizes)
+            self._all(bound.items, turn)
+            results = [self._read(spot) for spot in bound.outputs]
+            self._check(turn)
             for out, value in zip(outputs, results, strict=True):
                 out[...] = value
         except BaseException:
@@ -185,7 +149,46 @@ class GpuGraph:
             raise
         self._commit(bound.commits)
 
-    def _commit(self, segment: _Segment) -> None:
+    def _all(self, items: Iterable[Item | Segment], turn: _Turn) -> None:
+        for item in items:
+            match item:
+                case Segment():
+                    self._step_by_step(item.calls, turn) if self.debug or turn.watch else self._play(item)
+                case Call():
+                    self._step_by_step((item,), turn) if self.debug or turn.watch else self._launch(item)
+                case Host():
+                    self._host(item, turn)
+                case Branch():
+                    self._all(item.ways[not self._holds(item.owner, item.flag, turn)], turn)
+                case Repeat():
+                    self._repeat(item, turn)
+                case Long():
+                    self._long(item, turn)
+
+    def _long(self, loop: Long, turn: _Turn) -> None:
+        """Nodes have the same numbers in every round: a bad index is met before the next one."""
+        for r in loop.rounds():
+            self._all(r, turn)
+            if loop.fallible:
+                self._check(turn)
+
+    def _repeat(self, loop: Repeat, turn: _Turn) -> None:
+        for r in cycle(loop.rounds):
+            self._all(r.asks, turn)
+            if not self._holds(loop.owner, r.flag, turn):
+                self._all(r.ends, turn)
+                break
+            self._all(r.does, turn)
+
+    def _holds(self, owner: Step, flag: int, turn: _Turn) -> bool:
+        """A predicate, read back from the device.  Raises what a kernel noted: a bad index may have left anything."""
+        byte = np.empty(1, np.uint8)
+        with turn.watch.host(owner, READ_BACK) if turn.watch else nullcontext():
+            self._api.read(flag, byte)
+        self._check(turn)
+        return bool(byte[0])
+
+    def _commit(self, segment: Segment) -> None:
         """Once begun it is finished, even after an interrupt: states are all old or all new."""
         try:
             self._play(segment)
@@ -195,7 +198,7 @@ class GpuGraph:
             self._api.sync()
             raise
 
-    def _play(self, segment: _Segment) -> None:
+    def _play(self, segment: Segment) -> None:
         """The second time, launches become a graph: one call replays them all."""
         if not segment.calls:
             return
@@ -209,166 +212,106 @@ class GpuGraph:
         self._launch_all(segment.calls)
         segment.ran = True
 
-    def _launch_all(self, calls: Sequence[_Call]) -> None:
+    def _launch_all(self, calls: Sequence[Call]) -> None:
         for call in calls:
             self._launch(call)
 
-    def _step_by_step(self, segment: _Segment, sizes: Sizes, state: DeviceState | None, watch: Stopwatch | None) -> None:
+    def _step_by_step(self, calls: Sequence[Call], turn: _Turn) -> None:
         """Debug mode waits for each kernel, so that the one that breaks off is the one named, and looks for NaN where there was none."""
-        for k, call in enumerate(segment.calls):
-            with watch.launch(call.step, call.name) if watch else nullcontext():
+        for call, after in zip(calls, (*calls[1:], None), strict=True):
+            with turn.watch.launch(call.owner, call.name) if turn.watch else nullcontext():
                 self._launch(call)
             if self.debug:
                 self._settle(call)
-                self._check(sizes)  # what a bad index left may well be NaN
-                if call.step and all(c.step is not call.step for c in segment.calls[k + 1:k + 2]):
-                    self._look_for_nan(call.step, sizes, state)
+                self._check(turn)  # what a bad index left may well be NaN
+                if call.step and call.scope and (after is None or after.step is not call.step or after.scope is not call.scope):
+                    self._look_for_nan(call.step, call.scope)
 
-    def _look_for_nan(self, step: Step, sizes: Sizes, state: DeviceState | None) -> None:
+    def _look_for_nan(self, step: Step, scope: Scope) -> None:
         def has_nan(ref: Ref) -> bool:
-            if not self.plan.graph.type(ref).dtype.is_float:
+            if not scope.plan.graph.type(ref).dtype.is_float:
                 return False
-            value = self._read(locate(self.plan, ref, sizes), state)
+            value = self._read(scope.placed(ref))
             return bool((value != value).any())  # NaN alone
 
         if any(map(has_nan, step.node.refs)) and not any(map(has_nan, step.node.inputs)):
             note_once(f"{step.choice.name} made NaN of operands that have none: {show_node(step.node)}{f', {step.node.where}' if step.node.where else ''}")
 
-    def _launch(self, call: _Call) -> None:
+    def _launch(self, call: Call) -> None:
         self._api.launch(call.function, call.grid, call.threads, call.shared_nbytes, call.arguments)
 
-    def _settle(self, call: _Call) -> None:
+    def _settle(self, call: Call) -> None:
         """Debug mode waits for each kernel, so that the one that breaks off is the one named."""
         try:
             self._api.sync()
         except DeviceError as e:
             raise failure(call.step, e) if call.step else e from None
 
-    def _check(self, sizes: Sizes) -> None:
+    def _check(self, turn: _Turn) -> None:
         """Raises what a kernel noted."""
         if not self.program.fallible:
             return
         words = np.empty(FAULT_NBYTES // 8, np.int64)
         self._api.read(self._notes.address, words.view(np.uint8))
         if words[0]:
-            raise index_fault(self.plan.graph, self.plan.graph[~int(words[0]) >> FAULT_PLACE_BITS], int(words[1]), int(words[2]), sizes)
+            raise index_fault(*turn.nodes[~int(words[0]) >> FAULT_PLACE_BITS], int(words[1]), int(words[2]), turn.sizes)
 
-    def _host(self, part: _Host, sizes: Sizes, state: DeviceState | None, watch: Stopwatch | None) -> None:
-        ins = [self._read(s, state) for s in part.ins]
-        self._check(sizes)  # it would work on what a bad index left
+    def _host(self, part: Host, turn: _Turn) -> None:
+        ins = [self._read(s) for s in part.ins]
+        self._check(turn)  # it would work on what a bad index left
         for a in ins:
             a.flags.writeable = False
         outs = [np.empty(s.shape, s.dtype) for s in part.outs]
         try:
-            with np.errstate(all="ignore"), watch.host(part.step) if watch else nullcontext():
+            with np.errstate(all="ignore"), turn.watch.host(part.step, part.step.choice.name) if turn.watch else nullcontext():
                 part.launch(ins, outs, part.attrs)
         except Exception as e:
             raise failure(part.step, e) from (None if isinstance(e, RlxError) else e)
         for spot, out in zip(part.outs, outs, strict=True):
-            self._write(spot, out, state)
+            self._write(spot, out)
 
     # ---- memory
-    def _base(self, space: Space, buffer: int, state: DeviceState | None) -> int:
-        if buffer in self._fixed:
-            return self._fixed[buffer].address
-        if space is Space.STATE:
-            return state.memory.address if state else 0
-        return self._spaces[space].address
-
-    def _address(self, spot: Spot, state: DeviceState | None) -> int:
-        return self._base(spot.space, spot.buffer, state) + spot.start + spot.offset
-
-    def _read(self, spot: Spot, state: DeviceState | None) -> Array:
+    def _read(self, spot: Placed) -> Array:
         """A value, in whatever layout: the bytes from its first to its last element, seen with its strides."""
         if 0 in spot.shape:
             return np.empty(spot.shape, spot.dtype)
-        low, high = extent(spot)
+        low, high = spot.extent
         raw = np.empty(high - low, np.uint8)
-        self._api.read(self._address(spot, state) + low, raw)
+        self._api.read(spot.address + low, raw)
         return np.ndarray(spot.shape, spot.dtype, raw, -low, spot.strides)
 
-    def _write(self, spot: Spot, value: Array, state: DeviceState | None) -> None:
+    def _write(self, spot: Placed, value: Array) -> None:
         if 0 in spot.shape:
             return
-        low, high = extent(spot)
+        low, high = spot.extent
         raw = np.empty(high - low, np.uint8)
         if high - low != value.nbytes:  # there are bytes of others between its elements
-            self._api.read(self._address(spot, state) + low, raw)
+            self._api.read(spot.address + low, raw)
         np.ndarray(spot.shape, spot.dtype, raw, -low, spot.strides)[...] = value
-        self._api.write(self._address(spot, state) + low, raw)
+        self._api.write(spot.address + low, raw)
 
     # ---- binding
-    def _bind(self, sizes: Sizes, state: DeviceState | None) -> _Bound:
+    def _bind(self, sizes: Sizes, state: DeviceState | None) -> Bound:
         """What was bound to a state goes with it."""
         known, key = self._bound.setdefault(self if state is None else state, {}), tuple(sorted(sizes.items()))
         if key not in known:
-            fresh = self._fresh(sizes, state)
+            rooms = Rooms(self._notes.address, self._undo.address, self._staging.address, {k: m.address for k, m in self._literals.items()})
+            fresh = bound(self.program, self._code, rooms, self.plan, self._base(state), sizes)
             while len(known) >= KEPT_SIZES:
                 del known[next(iter(known))]
             known[key] = fresh
         return known[key]
 
-    def _fresh(self, sizes: Sizes, state: DeviceState | None) -> _Bound:
-        def spots(refs: Sequence[Ref]) -> tuple[Spot, ...]:
-            return tuple(locate(self.plan, r, sizes) for r in refs)
+    def _base(self, state: DeviceState | None) -> dict[int, int]:
+        """Where every buffer of the plan begins."""
+        starts = {s: m.address for s, m in self._spaces.items()} | {Space.STATE: state.memory.address if state else 0}
+        return {k: self._fixed[k].address if k in self._fixed else starts[b.space] + b.offset for k, b in enumerate(self.plan.buffers)}
 
-        def place(r: Ref) -> int:
-            return self._address(locate(self.plan, r, sizes), state)
 
-        parts: list[_Segment | _Host] = []
-        calls: list[_Call] = []
-        for p in self.program.parts:
-            if not p.step.applies(sizes):
-                continue
-            if isinstance(p, HostStep):
-                n = p.step.node
-                parts += [_Segment(tuple(calls)), _Host(p.step, self._hosted[n.id, p.step.when], spots(n.inputs), spots(n.refs), n.attrs.bind(sizes).params())]
-                calls = []
-            elif isinstance(p, RawLaunch):
-                calls += self._raw(p, sizes, place)
-            else:
-                calls += self._generated(p, sizes, place)
-        calls += [c for k in self.program.commits for c in self._to_staging(k, sizes, place)]
-        graph = self.plan.graph
-        commits = [c for k in self.program.commits for c in self._from_staging(k, sizes, place)]
-        restores = tuple(c for p in self.program.restores for c in self._generated(p, sizes, place))
-        return _Bound(spots([n.refs[0] for n in graph.inputs]), spots(graph.outputs), (*parts, _Segment(tuple(calls))), _Segment(tuple(commits)), restores)
-
-    def _call(self, function: str, k: Kernel, values: Sequence[int], sizes: Sizes, step: Step | None = None) -> list[_Call]:
-        """Nothing to launch where the grid is empty."""
-        grid = grid_of(function, tuple(at(d, sizes) for d in k.blocks), k.threads)
-        words = Arguments.words((*values, *(sizes[s] for s in sorted(k.sizes))))
-        return [_Call(function, self._loaded.functions[function], grid, k.threads, at(k.shared_nbytes, sizes), words, step)] if prod(grid) else []
-
-    def _generated(self, p: Launch, sizes: Sizes, place: Callable[[Ref], int]) -> list[_Call]:
-        notes, undo = self._notes.address, self._undo.address
-        rooms = {Room.FAULT: notes, Room.NOTE: notes + max(p.note, 0), Room.UNDO: undo + max(p.undo, 0), Room.NODE: p.step.node.id, Room.SCRATCH: self._scratch(p.step)}
-        return self._call(p.function, p.kernel, [rooms[a] if isinstance(a, Room) else place(a) for a in p.kernel.call], sizes, p.step)
-
-    def _scratch(self, step: Step) -> int:
-        return self._spaces[Space.ARENA].address + self.plan.buffers[step.scratch].offset if step.scratch >= 0 else 0
-
-    def _to_staging(self, c: Commit, sizes: Sizes, place: Callable[[Ref], int]) -> list[_Call]:
-        """All new values are aside before the first state changes: one may be what another was."""
-        return self._call(c.function, c.kernel, (place(c.new), self._staging.address + c.offset), sizes)
-
-    def _from_staging(self, c: Commit, sizes: Sizes, place: Callable[[Ref], int]) -> list[_Call]:
-        return self._call(c.back, c.back_kernel, (self._staging.address + c.offset, place(c.old)), sizes)
-
-    def _raw(self, p: RawLaunch, sizes: Sizes, place: Callable[[Ref], int]) -> list[_Call]:
-        """Its arena begins at the operand that lies lowest: offsets from there are never negative."""
-        staged = {s.ref: self._staging.address + s.offset for s in p.staged}
-        calls = [c for s in p.staged for c in self._call(s.function, s.kernel, (place(s.ref), staged[s.ref]), sizes, p.step)]
-        refs = (*p.step.node.inputs, *p.step.node.refs)
-        where = {name: staged.get(r) or place(r) for (name, _), r in zip(p.launch.operands, refs, strict=True)}
-        if p.step.scratch >= 0:
-            where["scratch"] = self._scratch(p.step)
-        arena = min(where.values())
-        shape, data = p.launch(arena, {name: a - arena for name, a in where.items()}, sizes)
-        if not prod(grid_of(p.launch.kernel.name, shape.grid, shape.block)):
-            return []
-        words = Arguments.of(data, [a.offset for a in p.launch.args])
-        return [*calls, _Call(p.launch.kernel.name, self._loaded.raw[p.launch.code], shape.grid, shape.block, shape.shared_nbytes, words, p.step)]
+def _literals(plan: Plan) -> Iterator[tuple[tuple[int, int], Array]]:
+    """Constants of the graphs of loops, by their plan and buffer."""
+    for body in (b for step in plan.every_step if step.frame for b in step.frame.bodies):
+        yield from (((id(body), body.places[n.refs[0]].buffer), n.attrs.value.array) for n in body.graph if n.op is Op.CONST)  # type: ignore[attr-defined]
 
 
 def own(state: Any, plan: Plan) -> DeviceState:
@@ -377,17 +320,3 @@ def own(state: Any, plan: Plan) -> DeviceState:
         raise InputError(f"state {state!r} is not one of this graph", why="memory of another graph, or of another device, has another layout",
                          fix="make it with new_state() of the graph that runs")
     return state
-
-
-def extent(spot: Spot) -> tuple[int, int]:
-    """Bytes from the first element to the least, and past the greatest, that a strided value touches."""
-    steps = [(n - 1) * s for n, s in zip(spot.shape, spot.strides, strict=True)]
-    return sum(s for s in steps if s < 0), sum(s for s in steps if s > 0) + spot.dtype.itemsize
-
-
-def grid_of(name: str, blocks: tuple[int, ...], threads: int) -> tuple[int, int, int]:
-    """Raises InputError for more blocks than a grid has."""
-    x, y, z = (*blocks, 1, 1)[:3]
-    if why := grid_refusal((x, y, z), threads):
-        raise InputError(f"{name} cannot be launched", why=why, fix="run it in parts")
-    return x, y, z

@@ -9,7 +9,7 @@ from rlxpy.backends.cpu import blocks
 from rlxpy.backends.cpu.folds import OPERATOR
 from rlxpy.backends.cpu.fourier import LONGEST
 from rlxpy.backends.cpu.indexed import scatter_scratch
-from rlxpy.backends.cpu.library import FLOATS, MOVEMENT, NUMBERS, ON_HOST as ON_HOST_OF_CPU
+from rlxpy.backends.cpu.library import FLOATS, MOVEMENT, NUMBERS, ON_HOST as ON_HOST
 from rlxpy.backends.gpu import (
     attention,
     elementwise,
@@ -32,12 +32,12 @@ from rlxpy.backends.gpu.kernel import Emitter
 from rlxpy.extend.kernels import Constraint, KernelLibrary, KernelRow
 from rlxpy.frozen import dataclass
 from rlxpy.ir.dtypes import DType
-from rlxpy.ir.op import CONTROL, ELEMENTWISE, Op
+from rlxpy.ir.op import ELEMENTWISE, Op
 
 SINGLE = Constraint("out.dtype", "EQ", "f32")
 MATRIX = Constraint("out.rank", "GE", 2)
 DOMAIN = "device"  # of rows that write GPU source
-ON_HOST = (*ON_HOST_OF_CPU, (tuple(d.text for d in DType), "how often a graph runs, and which, is decided on the host", tuple(sorted(CONTROL, key=lambda op: op.text))))
+LOOPS = {Op.SCAN: "its rounds one after another, recorded", Op.WHILE: "its condition read back before every round", Op.COND: "its predicate read back"}
 
 
 def library(target: GpuTarget) -> KernelLibrary:

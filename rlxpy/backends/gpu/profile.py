@@ -28,10 +28,11 @@ class Stopwatch:
             self._launches.append((step, name, before, self._api.mark()))
 
     @contextmanager
-    def host(self, step: Step) -> Iterator[None]:
+    def host(self, step: Step, name: str) -> Iterator[None]:
+        """What this machine does, or waits for."""
         before = monotonic_ns()
         yield
-        self._hosted.append(Span(step, step.choice.name, 0, before, monotonic_ns()))
+        self._hosted.append(Span(step, name, 0, before, monotonic_ns()))
 
     def spans(self) -> tuple[Span, ...]:
         self._api.sync()

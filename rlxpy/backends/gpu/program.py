@@ -1,7 +1,7 @@
 """A plan as GPU source: the prelude, each distinct kernel once, and the launches that call them."""
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 
 from rlxpy.backends.cpu import ctext
@@ -14,11 +14,12 @@ from rlxpy.backends.templates import flat
 from rlxpy.extend.backend import KernelLaunch
 from rlxpy.extend.plan import Plan, Space, Step
 from rlxpy.frozen import dataclass
-from rlxpy.ir.dims import upper
+from rlxpy.ir.dims import Shape, upper
 from rlxpy.ir.graph import Ref
 from rlxpy.ir.layout import row_major
 from rlxpy.ir.op import Op
 from rlxpy.ir.text import show_node
+from rlxpy.ir.types import TensorType
 
 PRELUDE = "gpu/prelude.h"
 ALIGN_NBYTES = 256
@@ -84,7 +85,31 @@ class Result:
     offset: int
 
 
-Part = Launch | RawLaunch | HostStep
+@dataclass(frozen=True)
+class Copy:
+    """A value to where it is wanted, each in a layout of its own."""
+
+    function: str
+    kernel: Kernel
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A scan, while or cond: what its graphs do, in the order of the op's parameters, and the copies that hand values on.
+
+    enters: of each carry's first value into its slot, and leaves: of the last into the result.
+    moves: of a carry's next value into the slot that nobody reads, by its number; a body may change others where they lie.
+    gives: of a body's results, for a scan into their slices; for a cond those of either graph into the whole results."""
+
+    step: Step
+    bodies: tuple[tuple[Part, ...], ...]
+    enters: tuple[Copy, ...]
+    leaves: tuple[Copy, ...]
+    moves: Mapping[int, Copy]
+    gives: tuple[tuple[Copy, ...], ...]
+
+
+Part = Launch | RawLaunch | HostStep | Loop
 
 
 @dataclass(frozen=True)
@@ -107,11 +132,23 @@ class Program:
 
     @property
     def launches(self) -> tuple[Launch, ...]:
-        return tuple(p for p in self.parts if isinstance(p, Launch))
+        return tuple(p for p in self.every if isinstance(p, Launch))
 
     @property
     def raw(self) -> tuple[RawLaunch, ...]:
-        return tuple(p for p in self.parts if isinstance(p, RawLaunch))
+        return tuple(p for p in self.every if isinstance(p, RawLaunch))
+
+    @property
+    def every(self) -> Iterator[Part]:
+        """Parts of loops too, each behind its own."""
+        return _every(self.parts)
+
+
+def _every(parts: Sequence[Part]) -> Iterator[Part]:
+    for p in parts:
+        yield p
+        for body in p.bodies if isinstance(p, Loop) else ():
+            yield from _every(body)
 
 
 @dataclass
@@ -119,8 +156,13 @@ class _Unit:
     """What a module gathers while its steps are written."""
 
     plan: Plan
+    emitter: Callable[[Step], Emitter | None]
     functions: dict[str, str] = field(default_factory=dict)
     shared: dict[str, None] = field(default_factory=dict)
+    restores: list[Launch] = field(default_factory=list)
+    undo: int = 0
+    notes: int = FAULT_NBYTES
+    staging: int = 0
     _kernels: dict[tuple[object, ...], str] = field(default_factory=dict)
     _taken: set[str] = field(default_factory=set)
 
@@ -137,44 +179,75 @@ class _Unit:
     def copy(self, c: str, ref: Ref, *, out: bool = False) -> tuple[str, Kernel]:
         """A value into row-major memory, or back out of it."""
         t, strides = self.plan.graph.type(ref), self.plan.places[ref].layout.strides
-        ends = (row_major(t.shape).strides, strides) if out else (strides, row_major(t.shape).strides)
-        kernel = copied(c, t.shape, *ends)
-        return self.function(kernel, f"copy_{c}", f"copy of {t}"), kernel
+        made = self.copies(t, *((row_major(t.shape).strides, strides) if out else (strides, row_major(t.shape).strides)))
+        return made.function, made.kernel
+
+    def copies(self, t: TensorType, source: Shape, target: Shape) -> Copy:
+        """A value from one walk to another."""
+        c = ctext.storage(t.dtype)
+        kernel = copied(c, t.shape, source, target)
+        return Copy(self.function(kernel, f"copy_{c}", f"copy of {t}"), kernel)
+
+    def parts(self, plan: Plan) -> Iterator[Part]:
+        """What a run does with a plan, or a round of a loop with that of its body."""
+        for step in (variant for s in plan.steps for variant in s.variants):
+            row = step.choice.row
+            if step.frame is not None:
+                yield loop(self, plan, step)
+            elif row is not None and isinstance(row.launch, GpuLaunch):
+                yield _raw(self, plan, step, row.launch)
+            elif (emit := self.emitter(step)) is None:
+                yield HostStep(step)
+            else:
+                yield from self._generated(plan, step, emit)
+
+    def _generated(self, plan: Plan, step: Step, emit: Emitter) -> Iterator[Launch]:
+        site = site_of(plan, step)
+        name, title = function_name(step.node), f"{step.choice.name}: {show_node(step.node)}"
+        for k in _stages(emit, site):
+            yield Launch(step, self.function(k, name, title), k, self.undo, self.notes)
+        if step.node.op is not Op.KV_APPEND:
+            return
+        if plan is self.plan and in_place(site):  # a loop appends to memory of its own
+            k = emit_restore(site)
+            self.restores.insert(0, Launch(step, self.function(k, f"restore_{name}", f"undoes {title}"), k, self.undo, self.notes))
+        rows = plan.graph.type(step.node.inputs[1])
+        self.undo += _aligned(upper(rows.numel) * rows.dtype.nbytes)
+        self.notes += NOTE_NBYTES
 
 
 def write(plan: Plan, emitter: Callable[[Step], Emitter | None], *, in_order: bool = False) -> Program:
     """`emitter` gives a step's emitter, None for the host tier.  in_order: whether outputs are to be made row-major."""
-    unit = _Unit(plan)
-    parts: list[Part] = []
-    restores: list[Launch] = []
-    undo = staging = 0
-    notes = FAULT_NBYTES
-    for step in (variant for s in plan.steps for variant in s.variants):
-        row = step.choice.row
-        if row is not None and isinstance(row.launch, GpuLaunch):
-            raw, used = _raw(unit, step, row.launch)
-            parts.append(raw)
-            staging = max(staging, used)
-            continue
-        emit = emitter(step)
-        if emit is None:
-            parts.append(HostStep(step))
-            continue
-        site = site_of(plan, step)
-        title = f"{step.choice.name}: {show_node(step.node)}"
-        parts += [Launch(step, unit.function(k, function_name(step.node), title), k, undo, notes) for k in _stages(emit, site)]
-        if step.node.op is Op.KV_APPEND:
-            if in_place(site):
-                k = emit_restore(site)
-                restores.insert(0, Launch(step, unit.function(k, f"restore_{function_name(step.node)}", f"undoes {title}"), k, undo, notes))
-            rows = plan.graph.type(step.node.inputs[1])
-            undo += _aligned(upper(rows.numel) * rows.dtype.nbytes)
-            notes += NOTE_NBYTES
+    unit = _Unit(plan, emitter)
+    parts = tuple(unit.parts(plan))
     results, end = _results(unit) if in_order else ((), 0)
     commits, used = _commits(unit, end)
     fallible = any("rlx_fault(" in f for f in unit.functions.values())
     source = "\n".join([flat(PRELUDE), *unit.shared, *unit.functions.values()])
-    return Program(source, unit.functions, tuple(parts), tuple(restores), commits, results, undo, max(staging, used), notes, fallible)
+    return Program(source, unit.functions, parts, tuple(unit.restores), commits, results, unit.undo, max(unit.staging, used), unit.notes, fallible)
+
+
+def loop(unit: _Unit, plan: Plan, step: Step) -> Loop:
+    """Its graphs' parts, and the copies between them."""
+    assert step.frame is not None, "the plan made room for it"
+    node, frame, carries = step.node, step.frame, len(step.frame.slots)
+    bodies = tuple(tuple(unit.parts(body)) for body in frame.bodies)
+    whole = [(plan.graph.type(r), plan.places[r].layout.strides) for r in node.refs]
+
+    def into(body: Plan, r: Ref, target: Shape) -> Copy:
+        return unit.copies(body.graph.type(r), body.places[r].layout.strides, target)
+
+    def slot(k: int) -> Shape:
+        return row_major(whole[k][0].shape).strides
+
+    if node.op is Op.COND:
+        return Loop(step, bodies, (), (), {}, tuple(tuple(into(b, r, to) for r, (_, to) in zip(b.graph.outputs, whole, strict=True)) for b in frame.bodies))
+    body = frame.bodies[-1]
+    outs, own = body.graph.outputs, [n.refs[0] for n in body.graph.inputs]
+    slices = tuple(into(body, r, to[1:]) for r, (_, to) in zip(outs[carries:], whole[carries:], strict=True))
+    return Loop(step, bodies, tuple(unit.copies(whole[k][0], plan.places[node.inputs[k]].layout.strides, slot(k)) for k in range(carries)),
+                tuple(unit.copies(*whole[k][:1], slot(k), whole[k][1]) for k in range(carries)),
+                {k: into(body, outs[k], slot(k)) for k in range(carries) if body.places[outs[k]] != body.places[own[k]]}, (slices,))
 
 
 def _stages(emit: Emitter, site: Site) -> tuple[Kernel, ...]:
@@ -206,16 +279,17 @@ def site_of(plan: Plan, step: Step) -> Site:
     return Site(step.node, ins, outs, *((f"scratch[{step.scratch}]", plan.buffers[step.scratch].nbytes) if step.scratch >= 0 else ()))
 
 
-def _raw(unit: _Unit, step: Step, launch: GpuLaunch) -> tuple[RawLaunch, int]:
-    """The launch, and how much staging memory it needs: raw kernels read operands row-major."""
+def _raw(unit: _Unit, plan: Plan, step: Step, launch: GpuLaunch) -> RawLaunch:
+    """Raw kernels read operands row-major: others are copied to the staging memory."""
     staged, used = list[Staged](), 0
     for ref in step.node.inputs:
-        t = unit.plan.graph.type(ref)
-        if not unit.plan.places[ref].layout.is_contiguous(t.shape):
-            name, kernel = unit.copy(ctext.storage(t.dtype), ref)
-            staged.append(Staged(ref, name, kernel, used))
+        t, layout = plan.graph.type(ref), plan.places[ref].layout
+        if not layout.is_contiguous(t.shape):
+            made = unit.copies(t, layout.strides, row_major(t.shape).strides)
+            staged.append(Staged(ref, made.function, made.kernel, used))
             used += _aligned(upper(t.numel) * t.dtype.nbytes)
-    return RawLaunch(step, launch, tuple(staged)), used
+    unit.staging = max(unit.staging, used)
+    return RawLaunch(step, launch, tuple(staged))
 
 
 def _results(unit: _Unit) -> tuple[tuple[Result, ...], int]:

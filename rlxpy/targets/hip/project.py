@@ -39,7 +39,7 @@ PIECE = 8000  # characters of a string literal: compilers take far longer ones, 
 @cache
 def spec() -> BackendSpec:
     """Rows for any AMD device, and no host tier: a project has no Python behind it."""
-    return replace(spec_of("rocm", GpuTarget("amd", "any", 64)), device=Device("hip"), host=None, staged=lambda graph, node: None, extensions=_not_carried)
+    return replace(spec_of("rocm", GpuTarget("amd", "any", 64)), device=Device("hip"), native=None, host=None, staged=lambda graph, node: None, extensions=_not_carried)
 
 
 def _not_carried(graph: Graph, node: Node) -> Refusal | None:
