@@ -278,6 +278,7 @@ REFUSALS: dict[str, tuple[GpuKernel, tuple[tuple[tuple[Any, ...], str], ...], di
     "outputs of abi 1": (RocmGpuKernel("acme.largest", SEED), (((3, 4), "f32"),), {}, "one output and up to 4 inputs, this has 2 and 1"),
     "shared memory": (RocmGpuKernel("acme.cap", CAP, shared_nbytes=65_792), (((3,), "f32"),), {}, "it needs shared_nbytes 65792 in a block, the device has 65536"),
     "threads": (RocmGpuKernel("acme.cap", CAP, block_size=1024), (((3,), "f32"),), {"threads": 512}, "it needs threads 1024 in a block, the device has 512"),
+    "an output of another name": (RocmGpuKernel("acme.largest", DOUBLE), (((3, 4), "f32"),), {}, "asks for out, out_numel: this call has x, out0, out1"),
     "a grid that fails": (RocmGpuKernel("acme.cap", CAP, grid=lambda shapes: shapes["y"]), (((3,), "f32"),), {}, "KeyError: 'y'; shapes are"),
     "a grid of nothing": (RocmGpuKernel("acme.cap", CAP, grid=0), (((3,), "f32"),), {}, "nobody would write out, which is"),
     "a grid of reals": (RocmGpuKernel("acme.cap", CAP, grid=lambda shapes: 1.5), (((3,), "f32"),), {}, "grid of the rocm kernel of acme.cap is 1.5"),

@@ -5,6 +5,7 @@ import ctypes
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from sim_device import lacking
 
 import rlxpy
 from rlxpy import Builder, Graph, sym
+from rlxpy.backends.gpu.assembly import RocmAsmKernel
 from rlxpy.backends.gpu.sim import simulated
 from rlxpy.backends.gpu.sim.build import library
 from rlxpy.errors import LegaliseError
-from rlxpy.extend import RocmGpuKernel, declare_op, op, register_gpu_kernel, registry
+from rlxpy.extend import Constraint, RocmGpuKernel, declare_op, op, register_gpu_kernel, registry
 from rlxpy.ir.dtypes import Array
 from rlxpy.targets import projects
 from rlxpy.targets.hip.project import PIECE
@@ -130,32 +132,105 @@ DOUBLE = """extern "C" __global__ void rlx_custom(float* arena, unsigned out_off
 """
 
 
-def test_an_op_with_a_kernel_of_its_own_is_lowered_and_without_a_lowering_refused_by_that_kernels_name(tmp_path: Path) -> None:
+ROWS = """__device__ void rlx_custom(const float *x, const i64 *x_shape, double by, char *scratch, float *out) {  // a block for each row, through shared memory and scratch
+  extern __shared__ float row[];
+  float *const kept = (float *)scratch;
+  const i64 n = x_shape[1];
+  for (i64 j = threadIdx.x; j < n; j += blockDim.x) row[j] = x[blockIdx.x * n + j];
+  __syncthreads();
+  for (i64 j = threadIdx.x; j < n; j += blockDim.x) kept[blockIdx.x * n + j] = row[n - 1 - j] * (float)by;
+  __syncthreads();
+  for (i64 j = threadIdx.x; j < n; j += blockDim.x) out[blockIdx.x * n + j] = kept[blockIdx.x * n + j];
+}
+"""
+ASSEMBLY = """
+scale:
+  s_endpgm
+.amdhsa_kernel scale
+.end_amdhsa_kernel
+.amdgpu_metadata
+  - .name: scale
+.end_amdgpu_metadata
+"""
+ENDS = "__device__ void rlx_custom(const unsigned char *x, i64 x_numel, float *out0, i64 *out1) { out0[0] = x[0]; out1[0] = x_numel; }"
+FIRST = "__device__ void rlx_custom(const float *x, float *out, i64 out_numel) { i64 i = blockIdx.x * (i64)blockDim.x + threadIdx.x; if (i < out_numel) out[i] = x[i]; }"
+
+
+@pytest.fixture
+def acme() -> Iterator[None]:
+    """Ops with raw kernels of both ABIs."""
     with registry():
         @op("acme.double")
         def double(x): return x + x  # type: ignore[no-untyped-def]
 
-        @declare_op("acme.opaque")
-        def opaque(x): return x  # type: ignore[no-untyped-def]
+        @op("acme.backwards")
+        def backwards(x, by: float = 3.0): return x.reverse(axes=(1,)) * by  # type: ignore[no-untyped-def]
+
+        @op("acme.ends")
+        def ends(x): return x[0].cast(to="f32"), (x.cast(to="i64") * 0 + 1).sum(axes=(0,))  # type: ignore[no-untyped-def]
 
         @declare_op("acme.bare")
         def bare(x): return x  # type: ignore[no-untyped-def]
 
-        for name in ("acme.double", "acme.opaque"):
-            register_gpu_kernel(RocmGpuKernel(name, DOUBLE))
+        @declare_op("acme.opaque")
+        def opaque(x): return x  # type: ignore[no-untyped-def]
 
-        def one(name: str) -> Graph:
-            b = Builder("demo")
-            return b.finish(b.custom_op(name, b.input("x", (3,))))
+        register_gpu_kernel(RocmGpuKernel("acme.double", DOUBLE))
+        register_gpu_kernel(RocmGpuKernel("acme.backwards", ROWS, block_size=64, grid=lambda shapes: shapes["x"][0], shared_nbytes=lambda shapes: 4 * shapes["x"][1],
+                                          scratch_nbytes=lambda shapes: 4 * shapes["x"][0] * shapes["x"][1]))
+        register_gpu_kernel(RocmGpuKernel("acme.ends", ENDS, block_size=32, grid=1))
+        yield
 
-        projects.write(one("acme.double"), {}, projects.target("hip"), tmp_path / "lowered")
-        assert "rlx_custom" not in (tmp_path / "lowered/demo_kernels.inc").read_text()
-        with pytest.raises(LegaliseError, match=rf"hip cannot run(?s:.*)acme\.opaque\.rocm \({__file__}:\d+\): a project does not carry raw kernels, which device rocm launches"):
-            projects.write(one("acme.opaque"), {}, projects.target("hip"), tmp_path / "refused")
-        with pytest.raises(LegaliseError) as caught:
-            projects.write(one("acme.bare"), {}, projects.target("hip"), tmp_path / "refused")
-        assert "does not carry" not in str(caught.value)
-        assert not (tmp_path / "refused").exists()
+
+@pytest.mark.parametrize("arch", ["gfx942"], indirect=True)
+def test_raw_kernels_of_both_kinds_go_with_it(arch: str, tmp_path: Path, acme: None) -> None:
+    """At every size; of a view, which lies in another order, of a weight, of another kernel's result; each source is a module of its own."""
+    b, m = Builder("demo"), sym("M", 0, 70, 7)
+    x, z, w = b.input("x", (N, m)), b.input("z", (N,), "u8"), b.param("w", (5, 3))
+    turned = b.custom_op("acme.backwards", x.T, by=0.5)
+    graph = b.finish(b.custom_op("acme.double", turned + 1.0), b.custom_op("acme.double", x), b.custom_op("acme.backwards", w), *b.custom_op("acme.ends", z), turned.sum(axes=(0,)))
+    params = {"w": np.arange(15, dtype="f4").reshape(5, 3)}
+    made, plain = Project(graph, params, tmp_path), rlxpy.compile(graph, params, device="reference")
+    assert made.opened == 0, made.message(made.opened)
+    for n, k in ((3, 7), (9, 70), (1, 0), (3, 7)):
+        given = np.random.default_rng(n).standard_normal((n, k)).astype("f4"), np.arange(n, dtype="u1") + 40
+        code, got = made.run(*given, N=n, M=k)
+        assert code == 0, made.message(code)
+        for g, want in zip(got, plain(*given), strict=True):
+            np.testing.assert_allclose(g, want, rtol=1e-6, atol=1e-6)
+    assert sorted(f.name for f in tmp_path.glob("*.inc")) == ["demo_acme_backwards.inc", "demo_acme_backwards_2.inc", "demo_acme_double.inc", "demo_acme_ends.inc", "demo_kernels.inc"]
+
+
+def one(name: str, *shape: Any) -> Graph:
+    b = Builder("demo")
+    return b.finish(b.custom_op(name, b.input("x", shape)))
+
+
+@pytest.mark.parametrize("arch", ["gfx942"], indirect=True)
+def test_a_graph_of_nothing_but_a_raw_kernel(arch: str, tmp_path: Path, acme: None) -> None:
+    made = Project(one("acme.double", 3), {}, tmp_path)
+    code, (got,) = made.run(np.arange(3, dtype="f4"))
+    assert (code, got.tolist()) == (0, [0, 2, 4])
+
+
+def test_a_raw_kernel_that_cannot_go_with_it_is_lowered_and_without_a_lowering_refused_by_its_name(tmp_path: Path, acme: None) -> None:
+    hip = projects.target("hip")
+    asm = RocmAsmKernel("acme.double", ASSEMBLY, "scale", 64, signature="const float *x, float *out", archs=("gfx1100",), wave=32)
+    for kernel in (asm, replace(RocmGpuKernel("acme.double", DOUBLE), constraints=(Constraint("device.wave", "EQ", 64),))):
+        register_gpu_kernel(kernel)
+        projects.write(one("acme.double", 3), {}, hip, tmp_path / f"lowered{kernel.abi}")
+        assert [f.name for f in (tmp_path / f"lowered{kernel.abi}").glob("*.inc")] == ["demo_kernels.inc"]
+    for kernel, shape, said in (
+        (replace(asm, name="acme.opaque"), (3,), "does not carry kernels in assembly, as this one for gfx1100"),
+        (RocmGpuKernel("acme.opaque", FIRST, grid=lambda shapes: 2), (sym("N", 1, 5000),), "its grid of 5,000 sizes would be a table"),
+    ):
+        register_gpu_kernel(kernel)
+        with pytest.raises(LegaliseError, match=rf"hip cannot run(?s:.*)acme\.opaque\.rocm \({__file__}:\d+\): (?s:.*){said}"):
+            projects.write(one("acme.opaque", *shape), {}, hip, tmp_path / "refused")
+    with pytest.raises(LegaliseError) as caught:
+        projects.write(one("acme.bare", 3), {}, hip, tmp_path / "refused")
+    assert "carry" not in str(caught.value)
+    assert not (tmp_path / "refused").exists()
 
 
 def test_the_kernels_are_string_literals_of_a_bearable_length(tmp_path: Path) -> None:

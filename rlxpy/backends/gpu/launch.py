@@ -199,6 +199,9 @@ def _abi2(kernel: GpuKernel, operands: Sequence[tuple[str, TensorType]], attrs: 
 def _abi2_source(kernel: GpuKernel, inputs: Sequence[str], operands: Sequence[tuple[str, TensorType]], count: int, attrs: Attrs, args: Sequence[KernArg]) -> str:
     """The kernel's own text between what it stands on and a wrapper that calls it with what its parameters are named for."""
     given = offered(inputs, operands, count, attrs)
+    if lacking := [p for p in kernel.parameters if p not in given]:
+        raise HookMismatch(f"the {kernel.device} kernel of {kernel.name} asks for {', '.join(lacking)}", where=str(kernel.where),
+                           why=f"this call has {', '.join(name for name, _ in operands)}", fix="outputs are out, or out0, out1, .. of several; an input that is left out has no shape")
     asked = [given[p] for p in kernel.parameters]
     return "\n".join([
         read("gpu/abi2.h").rstrip(),
