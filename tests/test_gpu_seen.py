@@ -7,9 +7,11 @@ from gpu_device import gpu as gpu
 
 import rlxpy
 from rlxpy import Builder, CompileOptions, Graph
+from rlxpy.cli.bench import profile_text
 from rlxpy.errors import IndexOutOfRange, InputError
 from rlxpy.ir.dtypes import Array
 from rlxpy.tools.emit import emit
+from rlxpy.tools.profile import profile
 
 
 def layer() -> tuple[Graph, dict[str, Array]]:
@@ -43,6 +45,7 @@ def test_a_profile_has_every_launch_once_in_order(gpu: str) -> None:
         assert {s.step.node.id for s in spans} == {s.node.id for s in f.plan.steps}
         assert all(a.begin_ns <= a.end_ns for a in spans)
         assert [s.begin_ns for s in spans] == sorted(s.begin_ns for s in spans)
+    assert profile_text(profile(f, x, rounds=1), "op").startswith(f"- on {gpu}: ")  # and no word of threads
     for a, b in zip(f(x), want, strict=True):
         np.testing.assert_array_equal(a, b)
 

@@ -20,7 +20,7 @@ from rlxpy.backends.cpu.isa import ISAS, named
 from rlxpy.cli.app import app
 from rlxpy.errors import InputError
 from rlxpy.ir.op import Op
-from rlxpy.tools.bench import Bench, Case, check_sizes, default_sizes
+from rlxpy.tools.bench import Bench, Case, TextBench, check_sizes, default_sizes
 from rlxpy.tools.costs import cost
 from rlxpy.tools.emit import emit
 from rlxpy.tools.profile import chrome_trace, profile
@@ -227,6 +227,23 @@ def test_bench_takes_the_words_for_weights_that_run_takes(tmp_path: Path) -> Non
         done = rlx("bench", source, "--device", "reference", "--weights", words)
         assert done.exit_code == 1
         assert says in done.output
+
+
+def test_an_encoder_is_timed_as_it_is_run_without_padding(minilm_folder: Path) -> None:
+    done = rlx("bench", str(minilm_folder), "--sizes", "B=3,S=5", "--sizes", "B=2,N=7", "--device", "reference", "--rounds", "1", "--profile", "--json")
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert [c["sizes"] for c in told["cases"]] == [{"B": 3, "N": 15}, {"B": 2, "N": 7}]
+    assert [c["elements"] for c in told["cases"]] == [15, 7]
+    assert told["cases"][0]["threads"] is told["profile"]["threads"] is None
+    b = rlxpy.Builder("texts")
+    ids, starts = b.input("ids", (1, rlxpy.sym("N", 1, 64)), "i64"), b.input("starts", (rlxpy.sym("B", 1, 8) + 1,), "i64")
+    texts = TextBench(b.finish(ids * 2, starts * 2), {})
+    assert default_sizes(texts.graph) == [{"N": 16, "B": 1}, {"N": 64, "B": 1}, {"N": 64, "B": 8}]
+    for b_, n in ((1, 1), (3, 64), (8, 9)):
+        given = texts.inputs({"B": b_, "N": n})["starts"]
+        assert (given[0], given[-1], len(given)) == (0, n, b_ + 1)
+        assert (np.diff(given) >= n // b_).all()
 
 
 def test_commands(tmp_path: Path) -> None:

@@ -71,11 +71,12 @@ BY = ("function", "op", "kernel", "where", "node")
 
 def _bench(source: str, weights: str, kept: str) -> Bench:
     """weights: as the caller says; kept: as a compiled graph takes them."""
-    from rlxpy.tools.bench import Bench
+    from rlxpy.tools.bench import Bench, TextBench
     from rlxpy.tools.equivalence import random_params
 
-    graph, params = any_model(source, None, weights)
-    return Bench(graph, random_params(graph) if source == "-" or is_graph_file(Path(source)) else params, kept)
+    graph, params = any_model(source, None, weights, joined=True)
+    kind = TextBench if "starts" in (n.name for n in graph.inputs) and graph.symbols.keys() == {"B", "N"} else Bench
+    return kind(graph, random_params(graph) if source == "-" or is_graph_file(Path(source)) else params, kept)
 
 
 def _cases(made: Bench, sizes: list[str] | None, device: str | None, threads: str, numerics: str) -> list[Case]:
@@ -84,7 +85,7 @@ def _cases(made: Bench, sizes: list[str] | None, device: str | None, threads: st
     from rlxpy.settings import setting
     from rlxpy.tools.bench import Case, default_sizes
 
-    given = [sizes_of(text) for text in sizes] if sizes else default_sizes(made.graph)
+    given = [made.sizes(sizes_of(text)) for text in sizes] if sizes else default_sizes(made.graph)
     devices = device_names(device) or tuple(d for d in setting("device") if d != "auto") or ("cpu",)
     counts = [_count(t) for t in threads.split(",")] if threads else sorted({1, available_cpus()})
     return [Case(s, d, t, numerics) for s in given for d in devices for t in (counts if d == "cpu" else [1])]
@@ -110,7 +111,7 @@ def tell_memory(made: Bench, cases: list[Case]) -> None:
 
 
 def timing_table(timings: list[Timing]) -> str:
-    rows = [(_text(t.case.sizes), t.case.device, t.case.threads, t.case.numerics, f"{t.median * 1e3:.3f}", f"{min(t.seconds) * 1e3:.3f}", f"{max(t.seconds) * 1e3:.3f}",
+    rows = [(_text(t.case.sizes), t.case.device, t.case.counted or "-", t.case.numerics, f"{t.median * 1e3:.3f}", f"{min(t.seconds) * 1e3:.3f}", f"{max(t.seconds) * 1e3:.3f}",
              f"{t.per_second:,.0f}") for t in timings]
     return table(("sizes", "device", "threads", "numerics", "median ms", "least", "most", "elements/s"), rows)
 
@@ -131,13 +132,15 @@ def look(made: Bench, case: Case, rounds: int) -> Profile:
 
 
 def profile_text(p: Profile, by: str) -> str:
+    from rlxpy.tools.profile import threads_text
+
     total = p.launched_seconds or 1.0
     shown = p.grouped(by)
     rows = [(name, count, f"{s * 1e3:.3f}", f"{100 * s / total:.1f}%", f"{flops / s / 1e9:.1f}" if s else "-", f"{nbytes / s / 1e9:.1f}" if s else "-",
              f"{100 * p.roofline.seconds(flops, nbytes) / s:.0f}%" if p.roofline and s else "-") for name, count, s, flops, nbytes in shown[:MOST_ROWS]]
-    lines = [f"{_text(p.sizes)} on {p.device}, {p.threads} threads: {p.seconds * 1e3:.3f} ms a call, {p.launched_seconds * 1e3:.3f} ms in {len(p.launches)} launches"]
+    lines = [f"{_text(p.sizes)} on {p.place}: {p.seconds * 1e3:.3f} ms a call, {p.launched_seconds * 1e3:.3f} ms in {len(p.launches)} launches"]
     if p.roofline:
-        lines.append(f"this machine on {p.roofline.threads} threads: {p.roofline.gflops:.0f} GFLOP/s in f32, {p.roofline.gbytes:.0f} GB/s from memory (what stays in caches can be faster)")
+        lines.append(f"this machine on {threads_text(p.roofline.threads)}: {p.roofline.gflops:.0f} GFLOP/s in f32, {p.roofline.gbytes:.0f} GB/s from memory (what stays in caches can be faster)")
     lines += ["", table((by, "calls", "ms", "share", "GFLOP/s", "GB/s", "of the limit"), rows)]
     if len(shown) > MOST_ROWS:
         lines.append(f"and {len(shown) - MOST_ROWS} more; --json has them all")

@@ -68,12 +68,12 @@ def any_graph(source: str) -> Graph:
     return read_graph(source) if source == "-" or is_graph_file(Path(source)) else _with_weights(source)[0]
 
 
-def any_model(source: str, params: Path | None, weights: str = "auto") -> tuple[Graph, Mapping[str, Any]]:
-    """The same with weights: a model's own, or those in the file `params`; `weights` as in `built_model`.  Raises InputError, BuildError, LoadError."""
+def any_model(source: str, params: Path | None, weights: str = "auto", *, joined: bool = False) -> tuple[Graph, Mapping[str, Any]]:
+    """The same with weights: a model's own, or those in the file `params`; `weights`, `joined` as in `built_model`.  Raises InputError, BuildError, LoadError."""
     if not (source == "-" or is_graph_file(Path(source))):
         if params is not None:
             raise InputError(f"weights {str(params)!r} for {source!r}", why="a model has weights of its own", fix="leave --params out")
-        return _with_weights(source, weights)
+        return _with_weights(source, weights, joined)
     check_as_stored(source, weights)
     graph = read_graph(source)
     if params is None:
@@ -93,25 +93,26 @@ def check_as_stored(source: str, weights: str) -> None:
                          fix=f"one of {', '.join(WEIGHTS)}, or a model")
 
 
-def _with_weights(source: str, weights: str = "auto") -> tuple[Graph, Mapping[str, Any]]:
+def _with_weights(source: str, weights: str = "auto", joined: bool = False) -> tuple[Graph, Mapping[str, Any]]:
     """Of a compiled graph that was saved, or of a model."""
     from rlxpy.compiler.saved import is_saved, read
 
     if is_saved(Path(source)):
         check_as_stored(source, weights)
         return read(source)[:2]
-    model = built_model(source, weights)
+    model = built_model(source, weights, joined=joined)
     return model.graph, model.params
 
 
-def built_model(source: str, weights: str = "auto") -> BuiltModel:
+def built_model(source: str, weights: str = "auto", *, joined: bool = False) -> BuiltModel:
     """A model by its path or name, as its family's flow builds it.  Raises LoadError.
 
-    weights: an encoding or int8 packs its matrices; how others are kept is for who compiles it."""
+    weights: an encoding or int8 packs its matrices; how others are kept is for who compiles it.  joined: an encoder's texts lie one after another, as
+    `rlx embed` runs them, instead of side by side with padding."""
     from rlxpy import hub
     from rlxpy.cli.progress import progress
-    from rlxpy.flow.families import DECODERS, ENCODERS, BertConfig, LlamaConfig, bert, llama
-    from rlxpy.generate.embedder import pooling
+    from rlxpy.flow.families import DECODERS, ENCODERS, BertConfig, LlamaConfig, bert, joined_bert, llama
+    from rlxpy.generate.embedder import DEFAULT_BATCH, pooling
     from rlxpy.generate.opened import asked, open_model
 
     with progress() as tell:
@@ -121,4 +122,6 @@ def built_model(source: str, weights: str = "auto") -> BuiltModel:
         if model.config["model_type"] in DECODERS:
             return llama(LlamaConfig.of(model.config)).build(model.weights)
         prefix = "bert." if "bert.embeddings.word_embeddings.weight" in model.weights else ""
-        return bert(BertConfig.of({**model.config, **pooling(path, model.weights.metadata)})).with_prefix(prefix).build(model.weights)
+        config = BertConfig.of({**model.config, **pooling(path, model.weights.metadata)})
+        flow = joined_bert(config, max_texts=DEFAULT_BATCH, max_length=config.max_position_embeddings) if joined else bert(config)
+        return flow.with_prefix(prefix).build(model.weights)

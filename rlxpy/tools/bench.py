@@ -23,6 +23,7 @@ from rlxpy.ir.types import bind
 from rlxpy.tools.equivalence import draw
 
 INDICES = 0, 2  # token ids and other indices: small enough for any table
+TEXTS = (1, 16), (1, 128), (8, 128)  # how many, of how many tokens
 LEAST_SECONDS = 0.02  # a sample repeats shorter calls until it is as long
 
 
@@ -34,6 +35,11 @@ class Case:
     device: str = "cpu"
     threads: int = 1
     numerics: str = "highest"
+
+    @property
+    def counted(self) -> int | None:
+        """Its threads, where a number of them is asked for."""
+        return self.threads if self.device == "cpu" else None
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,7 @@ class Timing:
 
     def to_json(self) -> dict[str, Any]:
         c = self.case
-        return {"sizes": dict(c.sizes), "device": c.device, "threads": c.threads, "numerics": c.numerics, "median_seconds": self.median,
+        return {"sizes": dict(c.sizes), "device": c.device, "threads": c.counted, "numerics": c.numerics, "median_seconds": self.median,
                 "least_seconds": min(self.seconds), "most_seconds": max(self.seconds), "rounds": len(self.seconds), "elements": self.elements,
                 "elements_per_second": self.per_second, "memory": dict(self.memory)}
 
@@ -72,6 +78,10 @@ class Bench:
         if key not in self._compiled:
             self._compiled[key] = compile(self.graph, self.params, device=case.device, options=CompileOptions(weights=self.weights, numerics=case.numerics), wait=True)
         return self._compiled[key]
+
+    def sizes(self, asked: Mapping[str, int]) -> dict[str, int]:
+        """Of the graph's symbols, for those that somebody asks for."""
+        return dict(asked)
 
     def inputs(self, sizes: Mapping[str, int]) -> dict[str, Array]:
         """Seeded random values; masks hide nothing."""
@@ -98,6 +108,17 @@ class Bench:
         return [Timing(c, tuple(found), _elements(inputs), f.memory()) for (c, f, inputs, _), found in zip(calls, samples, strict=True)]
 
 
+class TextBench(Bench):
+    """An encoder as `rlx embed` runs it: B texts of S tokens, or of N together, one after another."""
+
+    def sizes(self, asked: Mapping[str, int]) -> dict[str, int]:
+        return {"B": asked["B"], "N": asked["B"] * asked["S"]} if asked.keys() == {"B", "S"} else dict(asked)
+
+    def inputs(self, sizes: Mapping[str, int]) -> dict[str, Array]:
+        """Texts of lengths that differ by a token at most."""
+        return {**super().inputs(sizes), "starts": np.arange(sizes["B"] + 1) * sizes["N"] // sizes["B"]}
+
+
 def check_sizes(graph: Graph, sizes: Mapping[str, int]) -> None:
     """Raises InputError for symbols that are missing, unknown or out of range."""
     known = graph.symbols
@@ -117,7 +138,9 @@ def default_sizes(graph: Graph) -> list[dict[str, int]]:
     names = set(graph.symbols)
     wanted: list[dict[str, int]] = [{}]
     if names == {"B", "S"}:
-        wanted = [{"B": 1, "S": 16}, {"B": 1, "S": 128}, {"B": 8, "S": 128}]
+        wanted = [dict(zip("BS", texts, strict=True)) for texts in TEXTS]
+    elif names == {"B", "N"}:
+        wanted = [{"B": b, "N": b * s} for b, s in TEXTS]
     elif "P" in names:
         wanted = [{"P": 0, "T": 64}, {"P": 64, "T": 1}]
     return [{n: min(max(w.get(n, max(s.lo, 1)), s.lo), s.hi) // s.step * s.step for n, s in graph.symbols.items()} for w in wanted]

@@ -46,15 +46,20 @@ class Launch:
 
 @dataclass(frozen=True)
 class Profile:
-    """seconds: of a whole call that is not profiled, the median; spans: of the round in the middle."""
+    """threads: of the cpu, None elsewhere; seconds: of a whole call that is not profiled, the median; spans: of the round in the middle."""
 
     device: str
-    threads: int
+    threads: int | None
     sizes: Mapping[str, int]
     seconds: float
     launches: tuple[Launch, ...]
     spans: tuple[Span, ...]
     roofline: Roofline | None = None
+
+    @property
+    def place(self) -> str:
+        """The device, and how many threads of it where they are counted."""
+        return self.device if self.threads is None else f"{self.device}, {threads_text(self.threads)}"
 
     @property
     def launched_seconds(self) -> float:
@@ -82,6 +87,10 @@ class Profile:
                 "roofline": asdict(self.roofline) if self.roofline else None, "launches": rows}
 
 
+def threads_text(count: int) -> str:
+    return f"{count} thread{'s' * (count != 1)}"
+
+
 def profile(compiled: CompiledGraph, *inputs: Any, sizes: Sizes | None = None, state: Any = None, rounds: int = 7, roofline: Roofline | None = None,
             **named: Any) -> Profile:
     """Run `rounds` times with a look at the clock, and as often without, in turns.
@@ -102,7 +111,7 @@ def profile(compiled: CompiledGraph, *inputs: Any, sizes: Sizes | None = None, s
         compiled.run(*inputs, **call)
         totals.append(perf_counter() - start)
     middle = sorted(traces, key=_duration)[len(traces) // 2]
-    return Profile(compiled.device, threads() if compiled.device == "cpu" else 1, known, median(totals), tuple(_launches(compiled, traces, known)), middle, roofline)
+    return Profile(compiled.device, threads() if compiled.device == "cpu" else None, known, median(totals), tuple(_launches(compiled, traces, known)), middle, roofline)
 
 
 def _duration(spans: Sequence[Span]) -> int:
