@@ -119,7 +119,7 @@ def _emit(site: Site, scheme: Scheme) -> Kernel | tuple[Kernel, ...]:
 def text(scheme: Scheme) -> tuple[str, ...]:
     """C functions of a scheme, with what splits operands of each type: one text, however many types a unit multiplies."""
     sources = [("f32", "f32", "%s"), ("bf16", ctext.storage(DType.BF16), "rlx_load_bf16(%s)")]
-    return read("cpu/amx.h"), render("cpu/planes.h.j2", P=scheme.planes, products=scheme.pairs, sources=sources)
+    return read("cpu/amx.h"), render("cpu/turn16.h.j2"), render("cpu/planes.h.j2", P=scheme.planes, products=scheme.pairs, sources=sources)
 
 
 def split_left(site: Site, scheme: Scheme, p: Products, w: Walk, planes: Operand) -> Kernel:

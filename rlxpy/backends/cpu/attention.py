@@ -1,7 +1,7 @@
 """Kernels of attention: by tiles of keys for many queries, split over keys for few, with narrow or packed keys and values read as they lie."""
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rlxpy.backends.cpu import ctext, scalar
@@ -113,48 +113,71 @@ def _behind(body: Graph, r: Ref) -> tuple[Ref, str]:
     return node.inputs[0], node.attrs.encoding if isinstance(node.attrs, Packed) else ""
 
 
+@dataclass(frozen=True)
+class First:
+    """A stage that takes many queries before the tiles do, which take what it leaves: so many rows a task, rows of keys and values
+    padded to whole units."""
+
+    template: str
+    rows: int
+    unit: int
+    facts: Mapping[str, Any]
+    needs: tuple[str, ...]
+
+
 def emitter(isa: Isa) -> Emitter:
-    return lambda site: _emit(call_of(site), site, isa)
+    return lambda site: emit(call_of(site), site, isa)
 
 
-def _emit(call: Call, site: Site, isa: Isa) -> Kernel | tuple[Kernel, ...]:
+def emit(call: Call, site: Site, isa: Isa, first: First | None = None) -> tuple[Kernel, ...]:
     (b, h, t, _), (_, g, s, _), _ = call.shapes
     group, few = exact_quotient(h, g), few_rows(isa)
     assert group is not None, "the shape rule has checked it"
-    rows, facts = t * group, _facts(call, site, isa, group)
-    names, args = _params(call, site)
-    is_few = f"{ctext.dim(rows)} <= {few}"
-    pairs, used = ctext.dim(product((b, g))), symbols_used(site)
+    facts = {**_facts(call, site, isa, group), "leftover": first is not None}
+    if first:
+        facts["rows"] = first.rows
+    rows, pairs = t * group, ctext.dim(product((b, g)))
     parts, chunks = f"rlx_ceil_quotient({ctext.dim(s)}, {PART_KEYS})", f"rlx_ceil_quotient({ctext.dim(rows)}, {facts['rows']})"
-    needs = readers([encoding(name) for x in facts["sources"] for name in x.needs], isa)
-    scratch, shared = ("char *scratch",), (site.scratch or "arena",)  # nothing is left where there are no rows or no keys
+    (*ins, result), (*values, into) = _params(call, site)
+    scratch, shared = "char *scratch", site.scratch or "arena"  # nothing is left where there are no rows or no keys
+    every = {"block": "mask_at[block*WIDTH + r]", "row": "at"} if facts["per_row"] else dict.fromkeys(("block", "row"), facts["mask_row"])
 
-    def text(name: str, key: str) -> str:
-        return render(f"cpu/attention_{name}.c.j2", **facts, mask_key=f"{key} + (s0 + s)*{facts['mask_step']}")
+    def stage(name: str, mask: str, names: Sequence[str], args: Sequence[str], tasks: str, more: Mapping[str, Any], needs: tuple[str, ...] = ()) -> Kernel:
+        given = {**facts, **more}
+        code = readers([encoding(n) for x in given["sources"] for n in x.needs], isa)
+        body = render(f"cpu/attention_{name}.c.j2", **given, mask_key=f"{mask} + (s0 + s)*{facts['mask_step']}")
+        return Kernel(tuple(names), body, tuple(args), tasks, symbols_used(site), (*code, *needs))
 
-    tiles = Kernel(names, text("tiles", "mask_at[block*WIDTH + r]" if facts["per_row"] else facts["mask_row"]), args, f"({is_few} ? 0 : {pairs}*{chunks})", used, needs)
+    is_few = f"{ctext.dim(rows)} <= {few}"
+    many, none = f"({is_few} ? 0 : {pairs}*{chunks})", dict[str, Any]()
+    stages = [stage("tiles", every["block"], (*ins, result), (*values, into), many, none)]
+    if first:
+        noted, more = ((*ins, scratch, result), (*values, shared, into), many), {**_sources(call, first.unit, first.unit), **first.facts}
+        stages = [stage(first.template, every["block"], *noted, more, first.needs), stage("tiles", every["block"], *noted, none)]
     if lower(rows) > few:
-        return tiles
-    split = Kernel((*names[:-1], *scratch), text("split", "at" if facts["per_row"] else facts["mask_row"]), (*args[:-1], *shared),
-                   f"({ctext.dim(rows)} > 0 && {is_few} ? {pairs}*{parts} : 0)", used, needs)
-    join = Kernel((*scratch, names[-1]), text("join", ""), (*shared, args[-1]), f"({is_few} ? {pairs}*{ctext.dim(rows)} : 0)", used)
-    return (split, join) if upper(rows) <= few else (tiles, split, join)
+        return tuple(stages)
+    split = stage("split", every["row"], (*ins, scratch), (*values, shared), f"({ctext.dim(rows)} > 0 && {is_few} ? {pairs}*{parts} : 0)", none)
+    join = stage("join", "", (scratch, result), (shared, into), f"({is_few} ? {pairs}*{ctext.dim(rows)} : 0)", none)
+    return (split, join) if upper(rows) <= few else (*stages, split, join)
 
 
 def _facts(call: Call, site: Site, isa: Isa, group: Dim) -> dict[str, Any]:
-    (*_, t, d), (_, g, s, _), (*_, e) = call.shapes
-    columns = 2 * isa.vector
-    k, v = _source("k", call.k, d, isa.vector, call.packing[0]), _source("v", call.v, e, columns, call.packing[1])
-    q = call.q
+    (*_, t, _), (_, g, s, _), _ = call.shapes
+    columns, q = 2 * isa.vector, call.q
     query_rows = 4 if group > 4 or not isinstance(group, int) else group
     return {
         "VL": isa.vector, "MR": key_rows(isa), "PR": 8 if isa.vector >= 16 else 4, "QR": query_rows, "few": -(-few_rows(isa) // query_rows) * query_rows,
         "rows": TASK_COLUMNS * columns, "keys": TILE_KEYS, "part_keys": PART_KEYS, "key_heads": ctext.dim(g), "group": ctext.dim(group), "T": ctext.dim(t), "S": ctext.dim(s),
         "scale": ctext.literal(call.attrs.scale, DType.F32), **mask_facts(call),
         "q": {"c": q.c, "at": ctext.walk(q.layout.strides[:3], ("b", "h", "i")), "element": scalar.load(q.dtype, f"p[c*{ctext.dim(q.layout.strides[3])}]")},
-        "k": k.template(), "v": v.template(), "sources": (k, v),
+        **_sources(call, isa.vector, columns),
         "out": {"c": site.out.c, "at": ctext.walk(call.out_strides, ("b", "h", "i")), "store": scalar.store(site.out.dtype, "from_o[c]*inverse")},
     }
+
+
+def _sources(call: Call, key_unit: int, value_unit: int) -> dict[str, Any]:
+    k, v = _source("k", call.k, call.shapes[0][3], key_unit, call.packing[0]), _source("v", call.v, call.shapes[2][3], value_unit, call.packing[1])
+    return {"k": k.template(), "v": v.template(), "sources": (k, v)}
 
 
 def mask_facts(call: Call) -> dict[str, Any]:
@@ -177,11 +200,17 @@ def _params(call: Call, site: Site) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return names, (*(o.pointer for o in given.values()), site.out.pointer)
 
 
+def shapes_of(graph: Graph, node: Node) -> tuple[Shape, Shape, Shape]:
+    """Of queries, keys and values, of an attention node or a chain around one."""
+    body, inner = (graph, node) if node.op is Op.ATTENTION else (node.attrs.body, attention_in(node.attrs.body))  # type: ignore[attr-defined]
+    q, k, v = (body.type(r).shape for r in inner.inputs[:3])
+    return q, k, v
+
+
 def scratch_nbytes(isa: Isa) -> Callable[[Graph, Node], int]:
     """Room for what the parts of attention_split leave, at the largest sizes; 0 where it never runs."""
     def room(graph: Graph, node: Node) -> int:
-        body, inner = (graph, node) if node.op is Op.ATTENTION else (node.attrs.body, attention_in(node.attrs.body))  # type: ignore[attr-defined]
-        (b, h, t, _), (_, g, s, _), (*_, e) = (body.type(r).shape for r in inner.inputs[:3])
+        (b, h, t, _), (_, g, s, _), (*_, e) = shapes_of(graph, node)
         rows = t * exact_quotient(h, g)  # type: ignore[operator]
         if lower(rows) > few_rows(isa):
             return 0

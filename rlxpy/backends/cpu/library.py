@@ -7,6 +7,7 @@ from functools import partial
 
 from rlxpy.backends.cpu import (
     amx,
+    amx_attention,
     amx_packed,
     attention,
     blocks,
@@ -82,6 +83,7 @@ def library(isa: Isa) -> KernelLibrary:
         *(KernelRow(op.text, op, rows.emit, constraints=(floating, Constraint("attrs.axis", "EQ", -1)), doc="row by row") for op in (Op.SOFTMAX, Op.LOG_SOFTMAX)),
         *(KernelRow(f"{op.text}.columns", op, columns.emit_softmax, constraints=(floating,), doc="columns side by side") for op in (Op.SOFTMAX, Op.LOG_SOFTMAX)),
         *(KernelRow(op.text, op, rows.emit, constraints=(floating,), doc="row by row") for op in (Op.LAYER_NORM, Op.RMS_NORM)),
+        *_amx_attention_rows(isa),
         *(KernelRow(name, op, attention.emitter(isa), ("q", "k", "v", "mask"), kind=kind, scratch_nbytes=attention.scratch_nbytes(isa), constraints=(
             Constraint("out.dtype", "IN", ("f32", "f16", "bf16")), *(Constraint(f"{x}.shape[3]", "LE", attention.MOST_CHANNELS) for x in "qv"), *more), doc=doc)
           for name, op, kind, more, doc in (("attention", Op.ATTENTION, "", (), "online softmax by tiles, or split over keys"),
@@ -118,6 +120,18 @@ def _amx_rows() -> Iterator[KernelRow]:
         for kind in ("matmul", "gated_mlp"):
             yield KernelRow(f"fused.{kind}.{name}", Op.FUSED, amx.emitter(scheme), kind=kind, priority=1, scratch_nbytes=scratch, doc=f"{doc}, and their epilogue", constraints=(
                 *enough, permitted, Constraint("body.ops", "HAS", "matmul"), Constraint("matmul.dtype", "EQ", dtype), Constraint("body.dtypes", "WITHIN", NUMBERS)))
+
+
+def _amx_attention_rows(isa: Isa) -> Iterator[KernelRow]:
+    """Queries, keys and values are rounded to bf16, and so are the weights of values: for bf16 results, or where the numerics permit it."""
+    for name, dtype, numerics in (("amx_bf16", "f32", ("medium", "low")), ("amx", "bf16", ("highest", "high", "medium", "low"))):
+        asked = (Constraint("device.features", "HAS", "amx"), Constraint("q.shape[2]", "REACHES", amx.BF16.least_rows), Constraint("device.numerics", "IN", numerics),
+                 Constraint("out.dtype", "EQ", dtype), *(Constraint(f"{x}.shape[3]", "LE", attention.MOST_CHANNELS) for x in "qv"))
+        row = KernelRow(f"attention.{name}", Op.ATTENTION, amx_attention.emitter(isa), ("q", "k", "v", "mask"), constraints=asked, priority=1,
+                        scratch_nbytes=amx_attention.scratch_nbytes(isa), doc="online softmax, bf16 on matrix units")
+        yield row
+        yield replace(row, name=f"fused.{row.name}", op=Op.FUSED, kind="attention", constraints=(*asked, Constraint("body.encodings", "WITHIN", blocks.BLOCKS)),
+                      doc=f"{row.doc}, narrow or packed keys and values")
 
 
 def _amx_packed_rows(isa: Isa) -> Iterator[KernelRow]:
