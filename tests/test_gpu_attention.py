@@ -20,7 +20,7 @@ def test_every_mask_and_shape(gpu: str) -> None:
     rng = np.random.default_rng(7)
     given = [c.arrays(rng) for c in cases]
     f = compile(graph, device=gpu, options=DEBUG)
-    assert {v.choice.name for s in f.plan.steps for v in s.variants if s.node.op.text == "attention"} == {"gpu/attention", "gpu/attention.few"}
+    assert {v.choice.name for s in f.plan.steps for v in s.variants if s.node.op.text == "attention"} > {"gpu/attention", "gpu/attention.few"}
     want = [c.expected(a) for c, a in zip(cases, given, strict=True)]
     for _ in range(2):
         for got, expected, case in zip(f.run(*(a for arrays in given for a in arrays)), want, cases, strict=True):

@@ -40,12 +40,12 @@ class Attends:
         return ctx.merge_heads(ctx.attention(q, k, v, causal=True))
 
 
-def attends(stored: str, device: str) -> Any:
+def attends(stored: str, device: str, numerics: str = "highest") -> Any:
     shapes = {n: (1, h, NEXT, WIDTH) for n, h in (("q", HEADS), ("k", GROUPS), ("v", GROUPS))}
     flow = ModelFlow("attends")
     for n, shape in shapes.items():
         flow = flow.input(n, shape)
-    return compile(flow.then(Attends(stored)).build().graph, device=device, options=CompileOptions(debug=True))
+    return compile(flow.then(Attends(stored)).build().graph, device=device, options=CompileOptions(debug=True, numerics=numerics))
 
 
 def kept(a: Array, stored: str) -> Array:

@@ -1,7 +1,6 @@
 """GPU kernels of attention: tiles of keys in shared memory, many keys in parts for few queries; narrow or packed keys and values read as they lie."""
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from rlxpy.backends.cpu import ctext, scalar
@@ -42,9 +41,9 @@ def emit_few(site: Site) -> Kernel | tuple[Kernel, ...]:
     (b, h, t, _), (_, g, s, _), _ = call.shapes
     if upper(s) <= PART_KEYS:
         return _tiles(call, site, FEW_ROWS)
-    facts = _facts(call, site)
+    facts = facts_of(call, site)
     text = trimmed("gpu/attention_join.cu.j2", **facts, THREADS=JOIN_THREADS)
-    join = Kernel(("const f32 *scratch", f"{site.out.c} *__restrict__ y"), text, (Room.SCRATCH, site.out.ref), (b * g * t * _group(h, g),), JOIN_THREADS, sizes=symbols_used(site))
+    join = Kernel(("const f32 *scratch", f"{site.out.c} *__restrict__ y"), text, (Room.SCRATCH, site.out.ref), (b * g * t * group_of(h, g),), JOIN_THREADS, sizes=symbols_used(site))
     return _tiles(call, site, FEW_ROWS, split=True), join
 
 
@@ -54,47 +53,51 @@ def emit(site: Site) -> Kernel:
 
 def _tiles(call: Call, site: Site, blocks: tuple[Block, ...], *, split: bool = False) -> Kernel:
     (b, h, t, d), (_, g, s, _), (*_, e) = call.shapes
-    rows, wide = t * _group(h, g), max(upper(d), upper(e))
+    rows, wide = t * group_of(h, g), max(upper(d), upper(e))
     block = next(x for x in blocks if wide <= x.channels)
-    facts = _facts(call, site)
-    text = trimmed("gpu/attention.cu.j2", **facts, split=split, ROWS=block.ROWS, LANES=block.LANES, KEYS=block.KEYS, D=max(upper(d), 1), E=max(_whole(upper(e), block.LANES), block.LANES))
+    facts = facts_of(call, site)
+    text = trimmed("gpu/attention.cu.j2", **facts, split=split, ROWS=block.ROWS, LANES=block.LANES, KEYS=block.KEYS, D=max(upper(d), 1), E=max(whole(upper(e), block.LANES), block.LANES))
+    return kernel(call, site, text, b * g * quotient(rows, block.ROWS) * (quotient(s, PART_KEYS) if split else 1), block.ROWS*block.LANES, split=split)
+
+
+def kernel(call: Call, site: Site, text: str, blocks: Dim, threads: int, needs: tuple[str, ...] = (), *, split: bool = False) -> Kernel:
+    """From q, k, v and perhaps mask to y or, of a part of the keys, to scratch; needs: text beside what packed keys and values need."""
     given = {"q": call.q, "k": call.k, "v": call.v, **({"mask": call.mask} if call.mask else {})}
     to = (("f32 *scratch",), (Room.SCRATCH,)) if split else ((f"{site.out.c} *__restrict__ y",), (site.out.ref,))
     names = (*(f"const {o.c} *__restrict__ {n}" for n, o in given.items()), *to[0])
-    count = b * g * quotient(rows, block.ROWS) * (quotient(s, PART_KEYS) if split else 1)
-    return Kernel(names, text, (*(o.ref for o in given.values()), *to[1]), (count,), block.ROWS*block.LANES, sizes=symbols_used(site),
-                  needs=tuple(dict.fromkeys(n for name in call.packing if name for n in packed.needs(name))))
+    return Kernel(names, text, (*(o.ref for o in given.values()), *to[1]), (blocks,), threads, sizes=symbols_used(site),
+                  needs=(*dict.fromkeys(n for name in call.packing if name for n in packed.needs(name)), *needs))
 
 
-def _group(heads: Dim, key_heads: Dim) -> Dim:
+def group_of(heads: Dim, key_heads: Dim) -> Dim:
     """Heads that share a key head."""
     found = exact_quotient(heads, key_heads)
     assert found is not None, "the shape rule has checked it"
     return found
 
 
-def _whole(n: int, of: int) -> int:
+def whole(n: int, of: int) -> int:
     return -(-n // of) * of
 
 
-def _facts(call: Call, site: Site) -> dict[str, Any]:
+def facts_of(call: Call, site: Site) -> dict[str, Any]:
     (_, h, t, d), (_, g, s, _), (*_, e) = call.shapes
     mask = mask_facts(call)
     return {
-        **mask, "mask_key": f"{mask['mask_row']} + (s0 + s)*{mask['mask_step']}", "key_heads": ctext.dim(g), "group": ctext.dim(_group(h, g)), "T": ctext.dim(t), "S": ctext.dim(s),
+        **mask, "mask_key": f"{mask['mask_row']} + (s0 + s)*{mask['mask_step']}", "key_heads": ctext.dim(g), "group": ctext.dim(group_of(h, g)), "T": ctext.dim(t), "S": ctext.dim(s),
         "PART": PART_KEYS, "scale": ctext.literal(call.attrs.scale, DType.F32),
-        "q": {"c": call.q.c, "at": ctext.walk(call.q.layout.strides[:3], ("b", "h", "i")), "element": _element(call.q, "")},
+        "q": {"c": call.q.c, "at": ctext.walk(call.q.layout.strides[:3], ("b", "h", "i")), "element": element_of(call.q, "")},
         "k": _source("k", call.k, d, call.packing[0]), "v": _source("v", call.v, e, call.packing[1]),
         "out": {"c": site.out.c, "at": ctext.walk(call.out_strides, ("b", "h", "i")), "store": scalar.store(site.out.dtype, "%s")},
     }
 
 
-def _source(name: str, o: Operand, width: Dim, packing: str) -> Mapping[str, str]:
+def _source(name: str, o: Operand, width: Dim, packing: str) -> dict[str, str]:
     return {"name": name, "c": o.c, "at": ctext.walk(o.layout.strides[:2], ("b", "g")), "step": ctext.dim(o.layout.strides[2]), "width": ctext.dim(width),
-            "element": _element(o, packing)}
+            "element": element_of(o, packing)}
 
 
-def _element(o: Operand, packing: str) -> str:
+def element_of(o: Operand, packing: str) -> str:
     """C for channel c of the row at p."""
     return packed.element(packing, "p", "c") if packing else scalar.load(o.dtype, f"p[c*{ctext.dim(o.layout.strides[3])}]")
 

@@ -12,6 +12,7 @@ from rlxpy.backends.cpu.indexed import scatter_scratch
 from rlxpy.backends.cpu.library import FLOATS, MOVEMENT, NUMBERS, ON_HOST as ON_HOST
 from rlxpy.backends.gpu import (
     attention,
+    attention_units,
     elementwise,
     encode,
     fourier,
@@ -53,7 +54,7 @@ def _rows(target: GpuTarget) -> list[KernelRow]:
         *(KernelRow(op.text, op, reduction.emit, constraints=(number,), doc="a block or a thread for each result") for op in OPERATOR),
         KernelRow("fused.reduce", Op.FUSED, reduction.emit, kind="reduce", constraints=(inside,), doc="a reduction with what feeds it and what follows"),
         *_products(target),
-        *_attention(),
+        *_attention(target),
         KernelRow("dequantize", Op.DEQUANTIZE, packed.emit_dequantize, constraints=(Constraint("attrs.encoding", "IN", blocks.BLOCKS),), doc="a thread for each value"),
         *(KernelRow(op.text, op, rows.emit_softmax, constraints=(floating,), doc="a block for each row, or a thread for each column") for op in (Op.SOFTMAX, Op.LOG_SOFTMAX)),
         *(KernelRow(op.text, op, rows.emit, constraints=(floating,), doc="a block for each row") for op in (Op.LAYER_NORM, Op.RMS_NORM)),
@@ -112,20 +113,31 @@ class Product:
 
 
 def _on_unit(p: Product, unit: units.Unit) -> Iterator[KernelRow]:
-    """Numbers of a narrow type as they are; those of f32 and packed weights rounded to bf16, where numerics permits it."""
+    for form, narrow, asked in _narrow(unit, p.dtype):
+        yield p.row(form, partial(units.emit, unit, narrow), asked, 1, f"{narrow.text} on matrix units")
+
+
+def _narrow(unit: units.Unit, dtype: str) -> Iterator[tuple[str, DType, tuple[Constraint, ...]]]:
+    """The forms of a row on a unit: numbers of a narrow type as they are; those of f32 and packed weights rounded to bf16, where numerics permits it.  dtype: as of a Product."""
     there, permitted = (Constraint("device.arch", "IN", unit.archs), Constraint("device.wave", "EQ", unit.lanes)), Constraint("device.numerics", "IN", ("medium", "low"))
-    for narrow in unit.calls if p.dtype else ():
-        exact = () if unit.exact else (permitted,)
-        yield p.row(f"{unit.name}_{narrow.text}", partial(units.emit, unit, narrow), (*there, Constraint(p.dtype, "EQ", narrow.text), *exact), 1, f"{narrow.text} on matrix units")
-    single = (Constraint(p.dtype, "EQ", "f32"),) if p.dtype else ()
-    yield p.row(unit.name, partial(units.emit, unit, DType.BF16), (*there, permitted, *single), 1, "rounded to bf16, on matrix units")
+    for narrow in unit.calls if dtype else ():
+        yield f"{unit.name}_{narrow.text}", narrow, (*there, Constraint(dtype, "EQ", narrow.text), *(() if unit.exact else (permitted,)))
+    yield unit.name, DType.BF16, (*there, permitted, *((Constraint(dtype, "EQ", "f32"),) if dtype else ()))
 
 
-def _attention() -> Iterator[KernelRow]:
-    """Few queries before many."""
-    asked = (Constraint("out.dtype", "IN", ("f32", "f16", "bf16")), *(Constraint(f"{x}.shape[3]", "LE", attention.MOST_CHANNELS) for x in "qv"))
+def _attention(target: GpuTarget) -> Iterator[KernelRow]:
+    """Few queries, then many, on matrix units where the chip has them and the channels are not too many."""
+    asked = (Constraint("out.dtype", "IN", ("f32", "f16", "bf16")), *_channels(attention.MOST_CHANNELS))
     names, few = ("q", "k", "v", "mask"), Constraint("q.shape[2]", "LE", attention.FEW)
     for op, name, kind, more in ((Op.ATTENTION, "attention", "", ()), (Op.FUSED, "fused.attention", "attention", (Constraint("body.encodings", "WITHIN", blocks.BLOCKS),))):
-        yield KernelRow(f"{name}.few", op, attention.emit_few, names, kind=kind, constraints=(*asked, *more, few), priority=1, scratch_nbytes=attention.scratch_nbytes,
+        yield KernelRow(f"{name}.few", op, attention.emit_few, names, kind=kind, constraints=(*asked, *more, few), priority=2, scratch_nbytes=attention.scratch_nbytes,
                         doc="keys in parts, and what joins them")
+        for unit in units.UNITS:
+            for form, narrow, there in _narrow(unit, "out.dtype") if unit.vendor == target.vendor else ():
+                yield KernelRow(f"{name}.{form}", op, partial(attention_units.emit, unit, narrow), names, kind=kind, constraints=(*more, *there, *_channels(attention_units.MOST_CHANNELS)),
+                                priority=1, tunables=attention_units.tunables(unit), doc=f"online softmax by tiles of keys, {narrow.text} on matrix units")
         yield KernelRow(name, op, attention.emit, names, kind=kind, constraints=(*asked, *more), doc="online softmax by tiles of keys")
+
+
+def _channels(most: int) -> tuple[Constraint, ...]:
+    return tuple(Constraint(f"{x}.shape[3]", "LE", most) for x in "qv")

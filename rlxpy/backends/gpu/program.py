@@ -276,7 +276,8 @@ def site_of(plan: Plan, step: Step) -> Site:
         return Operand(ref, t.shape, t.dtype, place.layout, f"{where.value}[{place.buffer}] + {place.layout.offset}", fixed)
 
     ins, outs = (tuple(operand(r) for r in refs) for refs in (step.node.inputs, step.node.refs))
-    return Site(step.node, ins, outs, *((f"scratch[{step.scratch}]", plan.buffers[step.scratch].nbytes) if step.scratch >= 0 else ()))
+    scratch = (f"scratch[{step.scratch}]", plan.buffers[step.scratch].nbytes) if step.scratch >= 0 else ("", 0)
+    return Site(step.node, ins, outs, *scratch, params=dict(step.choice.params))
 
 
 def _raw(unit: _Unit, plan: Plan, step: Step, launch: GpuLaunch) -> RawLaunch:
