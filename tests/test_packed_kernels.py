@@ -11,7 +11,7 @@ import pytest
 from samples import ISAS, VECTORS
 
 from rlxpy import Builder, CompileOptions, Embedder, Generator, compile, settings, sym
-from rlxpy.backends.cpu import threads as pool
+from rlxpy.backends.cpu import amx_int8, threads as pool
 from rlxpy.backends.cpu.amx import BF16
 from rlxpy.backends.cpu.amx_packed import ROW_BLOCK
 from rlxpy.backends.cpu.backend import Cpu
@@ -95,7 +95,7 @@ def to_bf16(x: Array) -> Array:
 
 
 def hold(f: CompiledGraph, params: dict[str, Array], numerics: str, on_tiles: int = max(COUNTS) + 1) -> None:
-    """on_tiles: from so many rows on, both operands are rounded to bf16."""
+    """on_tiles: from so many rows on both operands are rounded to bf16, where the left one is not rounded to int8."""
     rng = np.random.default_rng(1)
     for count in COUNTS:
         given = [rng.normal(size=(count, depth_of(name))).astype(np.float32) for name in params]
@@ -105,7 +105,7 @@ def hold(f: CompiledGraph, params: dict[str, Array], numerics: str, on_tiles: in
             exact = encoding(name).decode((params[name],), x.shape[1])
             assert (np.abs(dense - exact) <= 2.0**-22 * size(name, exact)).all(), f"{name}: the matrix"
             left = rounded(x) if numerics == "low" else x.astype(np.float64)
-            if count >= on_tiles:
+            if count >= on_tiles and not (numerics == "low" and name in amx_int8.ENCODINGS):
                 left, exact = to_bf16(x).astype(np.float64), to_bf16(dense)
             error = np.abs(got - left @ exact.T.astype(np.float64))
             assert (error <= BOUND * (np.abs(left) @ size(name, exact).T)).all(), f"{name}, {count} rows, {numerics}: {error.max()}"
@@ -201,11 +201,12 @@ def test_every_encoding_on_tiles(names: tuple[str, ...], numerics: str, threads:
 
 
 def test_tiles_serve_many_rows_and_the_report_says_so() -> None:
-    for numerics, few in (("medium", "cpu/qmatmul"), ("low", "cpu/qmatmul.int8")):
+    for numerics, name, few, many in (("medium", "q4_0", "cpu/qmatmul", "cpu/qmatmul.amx"), ("low", "q4_0", "cpu/qmatmul.int8", "cpu/qmatmul.amx_int8"),
+                                      ("low", "q6_k", "cpu/qmatmul.int8", "cpu/qmatmul.amx")):
         with settings.override(isa=TILES):
-            f, _ = products(("q4_0",), numerics)
+            f, _ = products((name,), numerics)
         (step,) = (s for s in f.plan.steps if s.node.op is Op.QMATMUL)
-        assert (step.choice.name, [(when, c.name) for when, c in step.choice.bands]) == (few, [((("M", LEAST_ROWS, max(COUNTS)),), "cpu/qmatmul.amx")])
+        assert (step.choice.name, [(when, c.name) for when, c in step.choice.bands]) == (few, [((("M", LEAST_ROWS, max(COUNTS)),), many)])
     with settings.override(isa=TILES):
         f, _ = products(("q4_0",), "highest")
     assert not any(s.choice.bands for s in f.plan.steps), "bf16 is no f32"
@@ -274,13 +275,66 @@ def test_extreme_rows_and_weights_on_tiles_are_multiplied_in_f32() -> None:
 @pytest.mark.parametrize("numerics", ["medium", "low"])
 def test_the_real_instructions_compile(numerics: str) -> None:
     assert not isinstance(reason, str)
-    cpu, b = Cpu(named("avx512+vnni+amx")), Builder("real")
+    cpu, b = Cpu(named("avx512+vnni+amx+amx_int8")), Builder("real")
     x = b.input("x", (sym("M", 1, 64), 256))
-    graph = b.finish(*(x.qmatmul(b.param(e, weights(e, 33, 256).shape, "u8"), encoding=e, shape=(33, 256)) for e in BLOCKS))
+    graph = b.finish(*(x.qmatmul(b.param(e, weights(e, 33, 256).shape, "u8"), encoding=e, shape=(33, 256)) for e in (*KINDS, "q4_0")))
     plan, _, _ = lower(graph, replace(cpu.spec, facts={**cpu.spec.facts, "numerics": numerics}), CompileOptions(weights="packed", numerics=numerics))
     source = cpu.program(plan, cpu.isa).source
-    assert "rlx_tiles_q4_0(" in source
+    assert ("rlx_codes8_q4_0(" if numerics == "low" else "rlx_tiles_q4_0(") in source
     assert build(source, cpu.isa, reason).is_file()
+
+
+def whole_numbers(name: str, rows: int, depth: int, rng: np.random.Generator) -> Array:
+    """Packed rows with scales (and minimums) of 1 and few bits set, so that sums of thousands are exact in f32."""
+    raw = np.zeros((rows, depth // 32, encoding(name).block_nbytes), np.uint8)
+    raw[..., :2 * (1 + bool(encoding(name).mins))] = np.frombuffer(np.ones(1 + bool(encoding(name).mins), np.float16).tobytes(), np.uint8)
+    codes = raw[..., 2 * (1 + bool(encoding(name).mins)):]
+    codes[...] = rng.integers(-3, 4, codes.shape).astype(np.int8).view(np.uint8) if name == "q8_0" else rng.choice([0x01, 0x10, 0x21, 0x32], codes.shape)
+    return raw.reshape(rows, -1)
+
+
+@pytest.mark.parametrize("name", ["q8_0", "q4_0", "q4_1"])
+def test_whole_numbers_on_tiles_are_exact(name: str, threads: int) -> None:
+    """More than one step of depth, more than one block of rows, rests of both; left rows that do not lie side by side; what follows; twice."""
+    depth, rows, count = 32 * (amx_int8.BLOCK_DEPTH + 5), 49, amx_int8.ROW_BLOCK + 21
+    rng = np.random.default_rng(8)
+    packed = whole_numbers(name, rows, depth, rng)
+    dense = encoding(name).decode((packed,), depth).astype(np.int64)
+    x = rng.integers(-2, 3, (depth, count)).astype(np.float32)
+    x[::32] = 127 * rng.choice([-1, 1], x[::32].shape)  # the greatest of each block: its scale is 1
+    bias = rng.integers(-99, 100, rows).astype(np.float32)
+    b = Builder("whole")
+    left = b.input("x", x.shape).T
+    f = on_tiles(b.finish(left.qmatmul(b.param("w", packed.shape, "u8"), encoding=name, shape=(rows, depth)) * 2.0 + b.input("bias", bias.shape)), {"w": packed}, "low")
+    assert [r["kernel"] for r in f.dispatch()] == ["cpu/fused.qmatmul.amx_int8"]
+    want = 2 * (x.T.astype(np.int64) @ dense.T) + bias.astype(np.int64)
+    assert np.abs(want).max() < 2**24
+    for _ in range(2):
+        np.testing.assert_array_equal(f.run(x, bias).astype(np.int64), want)
+
+
+def test_extreme_rows_in_int8_on_tiles() -> None:
+    """As with fewer rows: zeros stay zeros, tiny rows vanish, rows that are not finite give numbers that are not, and no row touches another."""
+    rows, depth, count = 37, 160, 35
+    packed = weights("q8_0", rows, depth)
+    x = np.random.default_rng(5).normal(size=(count, depth)).astype(np.float32)
+    b = Builder("extreme")
+    f = on_tiles(b.finish(b.input("x", x.shape).qmatmul(b.param("w", packed.shape, "u8"), encoding="q8_0", shape=(rows, depth))), {"w": packed}, "low")
+    alone = f.run(x)
+    x[1], x[2], x[18, 7], x[33, 40] = 0, 1e-38, np.nan, np.inf
+    got = f.run(x)
+    assert (got[1] == 0).all()
+    assert (np.abs(got[2]) < 1e-35).all()
+    assert not np.isfinite(got[[18, 33]]).any()
+    others = [k for k in range(count) if k not in (1, 2, 18, 33)]
+    np.testing.assert_array_equal(got[others], alone[others])
+
+
+def test_a_machine_whose_tiles_multiply_no_bytes_keeps_to_bf16() -> None:
+    cpu, b = Cpu(named("avx512+vnni+amx")), Builder("bf16")
+    graph = b.finish(b.input("x", (64, 256)).qmatmul(b.param("w", (33, 272), "u8"), encoding="q8_0", shape=(33, 256)))
+    plan, _, _ = lower(graph, replace(cpu.spec, facts={**cpu.spec.facts, "numerics": "low"}), CompileOptions(weights="packed", numerics="low"))
+    assert [s.choice.name for s in plan.steps] == ["cpu/qmatmul.amx"]
 
 
 def test_int8_serves_low_numerics_alone_and_dispatch_says_so() -> None:

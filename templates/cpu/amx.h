@@ -1,6 +1,14 @@
 /* Tile registers tmm0..7 of 16 rows x 64 bytes: the machine's own, or with RLX_AMX_EMULATED the same steps in C, for tests on any machine.
    A task that uses them lies between RLX_AMX_BEGIN and RLX_AMX_END; a function that does begins with RLX_AMX_TILES.
-   RLX_AMX_BF16(c, a, b): c f32 [16][16] += a bf16 [16][32] x b bf16 [16 pairs of rows][16 columns][2], flushing subnormal numbers. */
+   RLX_AMX_BF16(c, a, b): c f32 [16][16] += a bf16 [16][32] x b bf16 [16 pairs of rows][16 columns][2], flushing subnormal numbers.
+   Between RLX_AMX_BEGIN_I8 and RLX_AMX_END tiles 4 and 5 have 16 rows x 32 bytes, 6 and 7 have 8 x 64, and
+   RLX_AMX_I8(c, a, b): c i32 [16][16] += a i8 [16][32] x b i8 [8 fours of rows][16 columns][4]. */
+typedef f32 rlx_v16 __attribute__((vector_size(64)));
+#if RLX_VL == 16
+#define RLX_V16FMA(a, b, c) RLX_VFMA(a, b, c)
+#else
+#define RLX_V16FMA(a, b, c) ((a)*(b) + (c))
+#endif
 #ifdef RLX_AMX_EMULATED
 typedef struct { u32 row[8][16][16]; } rlx_tiles;
 RLX_INLINE f32 rlx_flushed(f32 x) { return rlx_abs_f32(x) < 0x1p-126f ? rlx_of_bits_f32(rlx_bits_f32(x) & 0x80000000u) : x; }
@@ -15,21 +23,36 @@ static RLX_UNUSED RLX_NOINLINE void rlx_tiles_bf16(u32 (*restrict c)[16], u32 (*
       c[m][n] = rlx_bits_f32(rlx_flushed(rlx_flushed(rlx_of_bits_f32(c[m][n])) + rlx_flushed(even + odd)));
     }
 }
+static RLX_UNUSED RLX_NOINLINE void rlx_tiles_i8(u32 (*restrict c)[16], u32 (*restrict a)[16], u32 (*restrict b)[16]) {
+  for (int m = 0; m < 16; m++)
+    for (int k = 0; k < 8; k++)
+      for (int e = 0; e < 32; e += 8)
+        for (int n = 0; n < 16; n++) c[m][n] += (u32)((i32)(i8)(a[m][k] >> e)*(i32)(i8)(b[k][n] >> e));
+}
 #define RLX_AMX_BEGIN
+#define RLX_AMX_BEGIN_I8
 #define RLX_AMX_END
 #define RLX_AMX_TILES rlx_tiles tiles_;
 #define RLX_AMX_ZERO(n) __builtin_memset(tiles_.row[n], 0, sizeof tiles_.row[n]);
 #define RLX_AMX_LOAD(n, from, step) for (i64 r_ = 0; r_ < 16; r_++) __builtin_memcpy(tiles_.row[n][r_], (const char *)(from) + r_*(step), 64);
 #define RLX_AMX_STORE(n, to, step) for (i64 r_ = 0; r_ < 16; r_++) __builtin_memcpy((char *)(to) + r_*(step), tiles_.row[n][r_], 64);
+#define RLX_AMX_LOAD_I8_A(n, from, step) for (i64 r_ = 0; r_ < 16; r_++) __builtin_memcpy(tiles_.row[n][r_], (const char *)(from) + r_*(step), 32);
+#define RLX_AMX_LOAD_I8_B(n, from, step) for (i64 r_ = 0; r_ < 8; r_++) __builtin_memcpy(tiles_.row[n][r_], (const char *)(from) + r_*(step), 64);
 #define RLX_AMX_BF16(c, a, b) rlx_tiles_bf16(tiles_.row[c], tiles_.row[a], tiles_.row[b]);
+#define RLX_AMX_I8(c, a, b) rlx_tiles_i8(tiles_.row[c], tiles_.row[a], tiles_.row[b]);
 #else
 typedef struct { u8 palette, start, reserved[14]; u16 row_nbytes[16]; u8 rows[16]; } rlx_tile_shapes;
-static const rlx_tile_shapes rlx_whole_tiles RLX_ALIGNED = {1, 0, {0}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
+static const rlx_tile_shapes RLX_UNUSED rlx_whole_tiles RLX_ALIGNED = {1, 0, {0}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
+static const rlx_tile_shapes RLX_UNUSED rlx_int8_tiles RLX_ALIGNED = {1, 0, {0}, {64, 64, 64, 64, 32, 32, 64, 64}, {16, 16, 16, 16, 16, 16, 8, 8}};
+#define RLX_AMX_BEGIN_I8 __asm__ volatile("ldtilecfg %0" :: "m"(rlx_int8_tiles) : "memory");
 #define RLX_AMX_BEGIN __asm__ volatile("ldtilecfg %0" :: "m"(rlx_whole_tiles) : "memory");
 #define RLX_AMX_END __asm__ volatile("tilerelease" ::: "memory");
 #define RLX_AMX_TILES
 #define RLX_AMX_ZERO(n) __asm__ volatile("tilezero %%tmm" #n ::);
 #define RLX_AMX_LOAD(n, from, step) __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #n :: "r"(from), "r"((i64)(step)) : "memory");
 #define RLX_AMX_STORE(n, to, step) __asm__ volatile("tilestored %%tmm" #n ", (%0,%1,1)" :: "r"(to), "r"((i64)(step)) : "memory");
+#define RLX_AMX_LOAD_I8_A(n, from, step) RLX_AMX_LOAD(n, from, step)
+#define RLX_AMX_LOAD_I8_B(n, from, step) RLX_AMX_LOAD(n, from, step)
 #define RLX_AMX_BF16(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::);
+#define RLX_AMX_I8(c, a, b) __asm__ volatile("tdpbssd %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::);
 #endif

@@ -24,6 +24,8 @@ from rlxpy.ir.types import TensorType
 TILE = 16             # rows, or columns, of a tile
 TILE_DEPTH = 32       # bf16 of one row
 ROW_BLOCK = 128       # rows whose planes stay in the second cache
+SPLIT_ROWS = 4        # of a task that splits them: several threads share the few rows of a short product
+RESIDENT_NBYTES = 1 << 20  # of right planes in the second cache beside a block of rows; processors with AMX have 2 MiB
 FEW_ROWS = 4          # up to here a call waits for its weights, and tiles would be mostly empty
 LEAST, MOST = 2.0**-30, 2.0**30  # of a row's or column's greatest magnitude, for sums by planes; templates/cpu/planes.h.j2
 
@@ -97,7 +99,7 @@ def pieces(scheme: Scheme, out: TensorType, left: TensorType, rights: list[Tenso
     down = -(-upper(left.shape[-1]) // TILE_DEPTH)
     matrices = [(out.shape[:-2], out.shape[-2]), *((r.shape[:-2], r.shape[-1]) for r in rights)]
     tiles = [upper(product(lead)) * -(-upper(width) // TILE) for lead, width in matrices]
-    return [-(-n * 2 * (down * scheme.planes * TILE * TILE_DEPTH + 1) // ALIGN_NBYTES) * ALIGN_NBYTES for n in tiles]
+    return [-(-n * (2 * down * scheme.planes * TILE * TILE_DEPTH + TILE) // ALIGN_NBYTES) * ALIGN_NBYTES for n in tiles]  # a byte for each row, two for 16 columns
 
 
 def _emit(site: Site, scheme: Scheme) -> Kernel | tuple[Kernel, ...]:
@@ -124,12 +126,14 @@ def text(scheme: Scheme) -> tuple[str, ...]:
 
 def split_left(site: Site, scheme: Scheme, p: Products, w: Walk, planes: Operand) -> Kernel:
     rows, depth = ctext.dim(w.rows), ctext.dim(p.depth)
-    next_tile = f"rlx_ceil_quotient(K, (i64)32)*{scheme.planes * TILE * TILE_DEPTH}"
-    step = ctext.dim(w.row_step)
-    lines = [f"const i64 M = {rows}, K = {depth}, tiles = rlx_ceil_quotient(M, (i64)16), next = {next_tile};", f"u16 *sure = y + {ctext.dim(w.count)}*tiles*next;",
-             "for (i64 t = t0; t < t1; t++) {", "  const i64 m = t % tiles*16, batch = t / tiles;", *indent(w.indices),
-             f"  sure[t] = rlx_left_{p.left.dtype.text}_{scheme.planes}(rlx_least(M - m, (i64)16), K, x0 + {batch_offset(w, 0)} + m*{step}, {step}, {ctext.dim(w.depth_step)}, y + t*next);", "}"]
-    return Kernel(params((p.left,), planes), "\n".join(lines), arguments((p.left,), planes), f"{ctext.dim(w.count)}*rlx_ceil_quotient({rows}, (i64)16)", symbols_used(site),
+    tile_numel, step, count = scheme.planes * TILE * TILE_DEPTH, ctext.dim(w.row_step), ctext.dim(w.count)
+    row = f"K, x0 + {batch_offset(w, 0)} + m*{step}, {ctext.dim(w.depth_step)}, y + (batch*tiles + m/16)*next + m%16*32"
+    lines = [f"const i64 M = {rows}, K = {depth}, tiles = rlx_ceil_quotient(M, (i64)16), tasks = rlx_ceil_quotient(M, (i64){SPLIT_ROWS}), next = rlx_ceil_quotient(K, (i64)32)*{tile_numel};",
+             "for (i64 t = t0; t < t1; t++) {", f"  const i64 m0 = t % tasks*{SPLIT_ROWS}, m1 = m0 + {SPLIT_ROWS}, batch = t / tasks;", *indent(w.indices),
+             f"  u8 *const sure = (u8 *)(y + {count}*tiles*next) + batch*tiles*16;",
+             f"  for (i64 m = m0; m < rlx_least(m1, M); m++) sure[m] = rlx_left_{p.left.dtype.text}_{scheme.planes}({row});",
+             "  if (m1 >= M) for (i64 m = M; m < tiles*16; m++) sure[m] = 1;  /* rows that are not there */", "}"]
+    return Kernel(params((p.left,), planes), "\n".join(lines), arguments((p.left,), planes), f"{count}*rlx_ceil_quotient({rows}, (i64){SPLIT_ROWS})", symbols_used(site),
                   needs=text(scheme))
 
 
@@ -150,7 +154,7 @@ def multiply(site: Site, scheme: Scheme, p: Products, w: Walk, left: Operand, ri
     """decode: of rights that are packed, how each is laid into tiles; templates/cpu/amx.c.j2.  needs: C functions that do it, else those of the planes."""
     parts = epilogue(site, p.body, p.nodes, lambda k: f"c{k}[i*32 + jj]")
     operands, rows, columns = (left, *parts.operands), ctext.dim(w.rows), ctext.dim(p.columns)
-    body = render("cpu/amx.c.j2", M=rows, N=columns, K=ctext.dim(p.depth), P=scheme.planes, MC=row_block, KC=scheme.depth, FEW=FEW_ROWS, products=len(p.nodes),
+    body = render("cpu/amx.c.j2", M=rows, N=columns, K=ctext.dim(p.depth), P=scheme.planes, MC=row_block, KC=scheme.depth, FEW=FEW_ROWS, resident=RESIDENT_NBYTES, products=len(p.nodes),
                   matrices=ctext.dim(w.count), batch=w.indices, at=[batch_offset(w, 1 + k) for k in range(len(p.nodes))],
                   counts=[ctext.dim(product(r.shape[:-2])) for r in p.rights], row=parts.row, inner=parts.inner, decode=decode)
     weights = tuple(f"const {'u8' if decode else 'u16'} *restrict w{k}" for k in range(len(rights)))

@@ -15,6 +15,9 @@ from rlxpy.ir.encoding import Encoding, encoding
 
 UNIT = 32            # values of a left row that share a scale
 ROWS_PER_TASK = 8
+TILE = 16            # rows of a tile of matrix units
+LEFT_RECORD = TILE*(UNIT + 8)  # bytes of 32 of depth of a tile of left rows: codes, scales and totals
+BLOCKS_PER_TASK = 3  # blocks of 32 values of a tile that one task rounds: few rows are work for several threads
 PAIR_LIMIT = 2**15 - 1  # of the 16-bit sums that AVX2 alone makes of two products
 
 
@@ -56,6 +59,27 @@ def reader(name: str, isa: Isa, span: int, ahead: int) -> str:
                   calls=calls, heads=heads, has_mins=bool(e.mins), ahead=ahead)
 
 
+@cache
+def tile_reader(name: str, isa: Isa) -> str:
+    """The C function that lays one encoding into tiles of matrix units."""
+    e, width = encoding(name), _width(isa)
+    vectors = [{"first": k, "code": narrow(e, k, width, plain(e))} for k in range(0, e.block, width)]
+    of = {k: g for g in groups(e) for k in range(g.first, g.first + g.size, UNIT)}
+    numbers = [{"first": k, "shift": i, "text": text} for k, g in of.items() for i, text in enumerate((g.scale, g.least)) if text]
+    return render("cpu/amx_codes.h.j2", name=name, block=e.block, nbytes=e.block_nbytes, record=tile_record(e), levels=levels(e), vectors=vectors, offsets=bool(e.mins),
+                  panel_levels=numbers)
+
+
+def tile_record(e: Encoding) -> int:
+    """Bytes of 32 of depth of 16 rows: codes, scales and, where there are minimums, offsets."""
+    return TILE*(UNIT + (8 if e.mins else 4))
+
+
+def fits_tiles(e: Encoding) -> bool:
+    """Whether the 32 codes of a row of a tile, which are multiplied in whole numbers, share a scale."""
+    return _size(e) == UNIT
+
+
 def _total(first: int, size: int, span: int) -> str:
     """C, with the left row's number to fill in, for the total of codes first..first+size."""
     return " + ".join(f"total%d[{i}]" for i in range(first // span, (first + size) // span)).replace("%d", "%(i)d")
@@ -69,6 +93,17 @@ def round_rows(site: Site, left: Operand, depth: int, span: int) -> Kernel:
     k = "b*32 + k" if last == 1 else f"(b*32 + k)*{ctext.dim(last)}"
     text = render("cpu/int8_rows.c.j2", M=rows, K=depth, at=at, k=k, unravel=unravel(left.shape[:-1]), span=span, step=row_nbytes(depth, span), per_task=ROWS_PER_TASK)
     return Kernel((*params((left,)), "u8 *restrict y"), text, (left.pointer, f"(u8 *)({site.scratch})"), f"rlx_ceil_quotient({rows}, {ROWS_PER_TASK})", symbols_used(site))
+
+
+def tile_rows(site: Site, left: Operand, depth: int) -> Kernel:
+    """The same in tiles for matrix units."""
+    *lead, last = left.layout.strides
+    at = " + ".join(f"i{k}*{ctext.dim(s)}" for k, s in enumerate(lead) if s != 0) or "0"
+    rows = ctext.dim(product(left.shape[:-1]))
+    k = "b*32 + k" if last == 1 else f"(b*32 + k)*{ctext.dim(last)}"
+    text = render("cpu/int8_tiles.c.j2", M=rows, K=depth, at=at, k=k, unravel=unravel(left.shape[:-1]), record=LEFT_RECORD, per_task=BLOCKS_PER_TASK)
+    tasks = f"rlx_ceil_quotient({rows}, {TILE})*rlx_ceil_quotient({depth // UNIT}, {BLOCKS_PER_TASK})"
+    return Kernel((*params((left,)), "u8 *restrict y"), text, (left.pointer, f"(u8 *)({site.scratch})"), tasks, symbols_used(site))
 
 
 def _width(isa: Isa) -> int:

@@ -31,18 +31,18 @@ class Isa:
 class Extra:
     """Instructions that some CPUs with the instruction set `base` have and kernels may ask for.
 
-    emulates: the extra that this one stands for in plain C, on any base: slow, for tests on any machine, used only where it is named."""
+    emulates: the extras that this one stands for in plain C, on any base: slow, for tests on any machine, used only where it is named."""
 
     name: str
     base: str
     needs: frozenset[str]
     flags: tuple[str, ...]
-    emulates: str = ""
+    emulates: frozenset[str] = frozenset()
 
 
 _AVX2 = frozenset({"avx2", "fma", "f16c"})
 _AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
-_AMX = frozenset({"amx_tile", "amx_bf16"})
+_AMX, _AMX_INT8 = frozenset({"amx_tile", "amx_bf16"}), frozenset({"amx_tile", "amx_int8"})
 ISAS = (
     Isa("avx512", 16, "x86_64", _AVX512, ("-mavx2", "-mfma", "-mf16c", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512")),
     Isa("avx2", 8, "x86_64", _AVX2, ("-mavx2", "-mfma", "-mf16c")),
@@ -57,8 +57,9 @@ EXTRAS = (
     Extra("dotprod", "neon", frozenset({"asimddp"}), ("-march=armv8.2-a+dotprod",)),
     Extra("bf16", "avx512", frozenset({"avx512_bf16"}), ("-mavx512bf16",)),
     Extra("amx", "avx512", _AMX, ("-mamx-tile", "-mamx-bf16")),
-    Extra("vnni_emulated", "", frozenset(), ("-DRLX_VNNI_EMULATED",), emulates="vnni"),
-    Extra("amx_emulated", "", frozenset(), ("-DRLX_AMX_EMULATED",), emulates="amx"),
+    Extra("amx_int8", "avx512", _AMX_INT8, ("-mamx-tile", "-mamx-int8")),
+    Extra("vnni_emulated", "", frozenset(), ("-DRLX_VNNI_EMULATED",), frozenset({"vnni"})),
+    Extra("amx_emulated", "", frozenset(), ("-DRLX_AMX_EMULATED",), frozenset({"amx", "amx_int8"})),
 )
 SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA = 158, 0x1023, 18
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
@@ -72,8 +73,8 @@ def available(machine: str | None = None, has: Iterable[str] | None = None) -> t
 
 
 def _with(isa: Isa, extras: Sequence[Extra]) -> Isa:
-    features = {e.name for e in extras} | {e.emulates for e in extras if e.emulates}
-    return replace(isa, flags=(*isa.flags, *(f for e in extras for f in e.flags)), features=frozenset(features))
+    features = frozenset(e.name for e in extras).union(*(e.emulates for e in extras))
+    return replace(isa, flags=tuple(dict.fromkeys((*isa.flags, *(f for e in extras for f in e.flags)))), features=features)
 
 
 def named(text: str) -> Isa:
@@ -99,7 +100,7 @@ def detect() -> Isa:
         return usable[0]
     wanted = named(name)
     chosen = next((isa for isa in usable if isa.name == wanted.name), None)
-    real = wanted.features - {e.emulates for e in EXTRAS if e.name in wanted.features}
+    real = wanted.features.difference(*(e.emulates for e in EXTRAS if e.name in wanted.features))
     needs = wanted.needs.union(*(e.needs for e in EXTRAS if e.name in real and e.base in (wanted.name, "")))
     if chosen is None or not needs <= cpu_flags():
         lacks = ", ".join(sorted(needs - cpu_flags())) or f"{wanted.machine} instructions on {platform.machine()}"
@@ -113,7 +114,7 @@ def cpu_flags() -> frozenset[str]:
     words = _cpuinfo() or (_sysctl_lines() if platform.system() == "Darwin" else ())
     first = next((line for line in words if line.partition(":")[0].strip() in ("flags", "Features")), "")
     found = frozenset(first.partition(":")[2].split())
-    return found if _may_use_tiles(found) else found - _AMX
+    return found if _may_use_tiles(found) else found - _AMX - _AMX_INT8
 
 
 @cache

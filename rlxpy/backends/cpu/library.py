@@ -8,6 +8,7 @@ from functools import partial
 from rlxpy.backends.cpu import (
     amx,
     amx_attention,
+    amx_int8,
     amx_packed,
     attention,
     blocks,
@@ -62,6 +63,7 @@ def library(isa: Isa) -> KernelLibrary:
         *(KernelRow(op.text, op, reduction.emit, constraints=(number,)) for op in folds.OPERATOR),
         *_amx_rows(),
         *_amx_packed_rows(isa),
+        *_amx_int8_rows(isa),
         KernelRow("matmul", Op.MATMUL, product, constraints=(number,), scratch_nbytes=panels, tunables=(matmul.ROW_BLOCK,), doc="register tiles, plain loops for integers"),
         *(KernelRow(f"fused.{kind}", Op.FUSED, product, kind=kind, constraints=(inside, Constraint("body.ops", "HAS", "matmul")),
                     scratch_nbytes=panels, tunables=(matmul.ROW_BLOCK,), doc="products and their epilogue")
@@ -143,4 +145,16 @@ def _amx_packed_rows(isa: Isa) -> Iterator[KernelRow]:
     yield row
     for kind in ("matmul", "gated_mlp"):
         yield replace(row, name=f"fused.q{kind}.amx", op=Op.FUSED, kind=kind, constraints=(*asked, Constraint("qmatmul.encoding", "IN", blocks.BLOCKS)),
+                      doc=f"{row.doc}, and their epilogue")
+
+
+def _amx_int8_rows(isa: Isa) -> Iterator[KernelRow]:
+    """Before those that multiply in bf16, where numerics permits to round the left operand."""
+    asked = (Constraint("device.features", "HAS", "amx_int8"), Constraint("out.shape[-2]", "GE", amx.BF16.least_rows), Constraint("device.numerics", "EQ", "low"),
+             Constraint("out.dtype", "EQ", "f32"))
+    row = KernelRow("qmatmul.amx_int8", Op.QMATMUL, amx_int8.emitter(isa), constraints=(*asked, Constraint("attrs.encoding", "IN", amx_int8.ENCODINGS)), priority=3,
+                    scratch_nbytes=amx_int8.scratch_nbytes, doc="left rows rounded to int8, on matrix units")
+    yield row
+    for kind in ("matmul", "gated_mlp"):
+        yield replace(row, name=f"fused.q{kind}.amx_int8", op=Op.FUSED, kind=kind, constraints=(*asked, Constraint("qmatmul.encoding", "IN", amx_int8.ENCODINGS)),
                       doc=f"{row.doc}, and their epilogue")
