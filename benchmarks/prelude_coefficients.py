@@ -39,6 +39,13 @@ def far_erf(top: float, terms: dict[str, int]) -> Fit:
     return Fit(lambda x: -mp.log(mp.erfc(x), 2), lambda x: mp.erfc(x) * mp.log(2), 1.0, top, terms)
 
 
+def tail(top: float, terms: dict[str, int]) -> Fit:
+    """The normal distribution's share beyond x = 2^-p(x); errors count beside 1, not beside the share."""
+    def share(x: mpf) -> mpf:
+        return mp.erfc(x / mp.sqrt(2)) / 2
+    return Fit(lambda x: -mp.log(share(x), 2), lambda x: share(x) * mp.log(2), 0.0, top, terms)
+
+
 def _expm1_rest(r: mpf) -> mpf:
     return (mp.expm1(r) - r) / (r * r) if r else mpf(1) / 2
 
@@ -65,6 +72,9 @@ FITS = {
     # erfc(x) = 2^-p(x) from 1 to where erf is 1
     "erf_far_f32": far_erf(3.93, {"f32": 7}),
     "erf_far_f64": far_erf(5.95, {"f64": 20}),
+    # from the middle to where less than half a unit of 1 lies beyond
+    "tail_f32": tail(5.6, {"f32": 9}),
+    "tail_f64": tail(8.3, {"f64": 25}),
 }
 
 

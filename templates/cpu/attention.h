@@ -12,10 +12,9 @@ RLX_INLINE f32 rlx_sum_of_lanes(rlx_vector v) {
 
 /* exp(x) of x <= 0, 0 below the normal numbers, within 1.2 units in the last place; NaN stays NaN */
 RLX_INLINE f32 rlx_exp_below(f32 x) {
-  const f32 t = rlx_fma_f32(x, 0x1.715476p+0f, 0x1.8p23f), n = t - 0x1.8p23f;  /* x = n ln 2 + r */
+  const f32 zero = 0x1.8p23f + 127, t = rlx_fma_f32(x, 0x1.715476p+0f, zero), n = t - zero;  /* x = n ln 2 + r */
   const f32 r = rlx_fma_f32(n, -0x1.7f7d1cp-20f, rlx_fma_f32(n, -0x1.62e4p-1f, x));
-  const f32 power = rlx_of_bits_f32((rlx_bits_f32(t) - rlx_bits_f32(0x1.8p23f) + 127) << 23);
-  return x < -87.0f ? 0 : (rlx_fma_f32(r * r, rlx_exp_p_f32(r), r) + 1) * power;
+  return x < -87.0f ? 0 : (rlx_fma_f32(r * r, rlx_exp_p_f32(r), r) + 1) * rlx_power_f32(t);
 }
 
 /* n codes of f16, side by side, as f32 */

@@ -22,6 +22,9 @@
 #define EXPM1_MOST 89.0f
 #define TANH_MOST 10.0f
 #define ERF_MOST 3.93f
+#define TAIL_MOST 5.6f
+#define SIGMOID_MOST 43.0f
+#define ROOT_OF_LEAST 0x1p-63f
 #define ROUND_TO(way) __builtin_##way##f
 #define SQRT(x) __builtin_sqrtf(x)
 

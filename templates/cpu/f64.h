@@ -22,6 +22,9 @@
 #define EXPM1_MOST 710.0
 #define TANH_MOST 20.0
 #define ERF_MOST 5.95
+#define TAIL_MOST 8.3           /* beyond it 1 is all of the normal distribution; beyond the next a sigmoid is 1 */
+#define SIGMOID_MOST 353.0
+#define ROOT_OF_LEAST 0x1p-511
 #define ROUND_TO(way) __builtin_##way
 #define SQRT(x) __builtin_sqrt(x)
 

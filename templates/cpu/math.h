@@ -32,25 +32,27 @@ RLX_INLINE F NAME(trunc)(F x) { return NAME(copysign)(NAME(floor)(NAME(abs)(x)),
 RLX_INLINE F NAME(sqrt)(F x) { return SQRT(x); }
 
 /* ---- exponentials: x = n ln 2 + r, or x = n + r */
-/* p 2^n of t = ROUNDER + n, in two steps, so that subnormal results round once; halved `halvings` times */
-RLX_INLINE F NAME(scaled)(F p, F t, U halvings) {
-  const U twice = NAME(bits)(t) - NAME(bits)((F)ROUNDER) + 2 * BIAS - halvings, half = twice >> 1;
+/* p 2^n of t = ROUNDER + 2 BIAS + n, in two steps, so that subnormal results round once */
+RLX_INLINE F NAME(scaled)(F p, F t) {
+  const U twice = NAME(bits)(t), half = twice >> 1;  /* what they have above an exponent is shifted out */
   return p * NAME(of_bits)(half << MANTISSA) * NAME(of_bits)((twice - half) << MANTISSA);
 }
 RLX_INLINE F NAME(exp_halved)(F x, U halvings) {
-  const F c = x > EXP_MOST ? EXP_MOST : x, t = NAME(fma)(c, LOG2E, ROUNDER), n = t - ROUNDER, r = NAME(fma)(n, -LN2_LO, NAME(fma)(n, -LN2_HI, c));
-  const F y = NAME(scaled)(NAME(fma)(r * r, NAME(exp_p)(r), r) + 1, t, halvings);
+  const F zero = ROUNDER + 2 * BIAS - halvings, c = x > EXP_MOST ? EXP_MOST : x;
+  const F t = NAME(fma)(c, LOG2E, zero), n = t - zero, r = NAME(fma)(n, -LN2_LO, NAME(fma)(n, -LN2_HI, c));
+  const F y = NAME(scaled)(NAME(fma)(r * r, NAME(exp_p)(r), r) + 1, t);
   return x < EXP_LEAST ? 0 : y;
 }
 RLX_INLINE F NAME(exp)(F x) { return NAME(exp_halved)(x, 0); }
 RLX_INLINE F NAME(exp2)(F x) {
-  const F c = x > EXP2_MOST ? EXP2_MOST : x, t = c + ROUNDER, r = c - (t - ROUNDER), y = NAME(scaled)(NAME(fma)(r, NAME(exp2_p)(r), 1), t, 0);
+  const F zero = ROUNDER + 2 * BIAS, c = x > EXP2_MOST ? EXP2_MOST : x, t = c + zero, r = c - (t - zero), y = NAME(scaled)(NAME(fma)(r, NAME(exp2_p)(r), 1), t);
   return x < EXP2_LEAST ? 0 : y;
 }
+/* 2^(n + less) of t = ROUNDER + BIAS + less + n */
+RLX_INLINE F NAME(power)(F t) { return NAME(of_bits)(NAME(bits)(t) << MANTISSA); }
 /* (exp(x) - 1) / 2 = 2^(n-1) (exp(r) - 1) + (2^(n-1) - 1/2), EXPM1_LEAST <= x <= EXPM1_MOST */
 RLX_INLINE F NAME(expm1_half)(F x) {
-  const F t = NAME(fma)(x, LOG2E, ROUNDER), n = t - ROUNDER, r = NAME(fma)(n, -LN2_LO, NAME(fma)(n, -LN2_HI, x));
-  const F s = NAME(of_bits)((NAME(bits)(t) - NAME(bits)((F)ROUNDER) + BIAS - 1) << MANTISSA);
+  const F zero = ROUNDER + BIAS - 1, t = NAME(fma)(x, LOG2E, zero), n = t - zero, r = NAME(fma)(n, -LN2_LO, NAME(fma)(n, -LN2_HI, x)), s = NAME(power)(t);
   return NAME(fma)(s, NAME(fma)(r * r, NAME(exp_p)(r), r), s - (F)0.5);
 }
 RLX_INLINE F NAME(expm1)(F x) {
@@ -66,11 +68,15 @@ RLX_INLINE F NAME(sinh)(F x) {
   const F a = NAME(abs)(x), e = NAME(exp_halved)(a, 1), z = a * a, near = NAME(fma)(a * z, NAME(sinh_p)(z), a);
   return NAME(copysign)(a < 1 ? near : e - (F)0.25 / e, x);
 }
+/* 2^-q, 0 <= q < BIAS */
+RLX_INLINE F NAME(exp2_of_minus)(F q) {
+  const F zero = ROUNDER + BIAS, t = zero - q, r = (zero - t) - q;
+  return NAME(fma)(r, NAME(exp2_p)(r), 1) * NAME(power)(t);
+}
 RLX_INLINE F NAME(erf)(F x) {
   F a = NAME(abs)(x);
   a = a > ERF_MOST ? ERF_MOST : a;
-  const F z = a * a, near = NAME(fma)(a, NAME(erf_near_p)(z), a), q = NAME(erf_far_p)(a), t = ROUNDER - q, r = (ROUNDER - t) - q;
-  const F power = NAME(of_bits)((NAME(bits)(t) - NAME(bits)((F)ROUNDER) + BIAS) << MANTISSA), far = 1 - NAME(fma)(r, NAME(exp2_p)(r), 1) * power;
+  const F z = a * a, near = NAME(fma)(a, NAME(erf_near_p)(z), a), far = 1 - NAME(exp2_of_minus)(NAME(erf_far_p)(a));
   return NAME(copysign)(a < 1 ? near : far, x);
 }
 
@@ -179,14 +185,28 @@ RLX_INLINE F NAME(floor_div)(F a, F b) {
 }
 
 /* ---- activations, as rlxpy/ir/refs.py has them */
-RLX_INLINE F NAME(sigmoid)(F x) { const F e = NAME(exp)(-NAME(abs)(x)); return (x >= 0 ? 1 : e) / (1 + e); }
+/* -x, but not beyond the arguments whose exponential is the most that counts */
+RLX_INLINE F NAME(opposite)(F x) { return -x > -EXP_LEAST ? -EXP_LEAST : -x; }
+/* 1 / (1 + exp(x)), x <= -EXP_LEAST: both sides of the bar times 2^-(BIAS/2), so that no exponential is too large.  The other bound is looked
+   at last: gcc 12 makes three comparisons and three blends of two bounds in a row. */
+RLX_INLINE F NAME(logistic)(F x) {
+  const F zero = ROUNDER + BIAS - BIAS / 2, one = ROOT_OF_LEAST;
+  const F t = NAME(fma)(x, LOG2E, zero), n = t - zero, r = NAME(fma)(n, -LN2_LO, NAME(fma)(n, -LN2_HI, x));
+  const F y = one / NAME(fma)(NAME(fma)(r * r, NAME(exp_p)(r), r) + 1, NAME(power)(t), one);
+  return x < -SIGMOID_MOST ? 1 : y;
+}
+RLX_INLINE F NAME(sigmoid)(F x) { return NAME(logistic)(NAME(opposite)(x)); }
 RLX_INLINE F NAME(finite)(F x) { return x < LOWEST ? LOWEST : x; }  /* -inf times 0 would be NaN */
-RLX_INLINE F NAME(silu)(F x) { return NAME(finite)(x) * NAME(sigmoid)(x); }
+RLX_INLINE F NAME(silu)(F x) { const F c = NAME(opposite)(x); return -c * NAME(logistic)(c); }
 RLX_INLINE F NAME(softplus)(F x) {
   const F e = NAME(exp)(-NAME(abs)(x));
   return NAME(maximum)(x, 0) + NAME(log1p_of)(e, 1 + e);
 }
-RLX_INLINE F NAME(gelu)(F x) { return NAME(finite)(x) * ((F)0.5 * (1 + NAME(erf)(x * (F)0.70710678118654752440))); }
+/* x times the share of the normal distribution that lies below x */
+RLX_INLINE F NAME(gelu)(F x) {
+  const F a = NAME(abs)(x), beyond = a > TAIL_MOST ? 0 : NAME(exp2_of_minus)(NAME(tail_p)(a));
+  return NAME(finite)(x) * (x > 0 ? 1 - beyond : beyond);
+}
 RLX_INLINE F NAME(gelu_tanh)(F x) {
   const F inner = (F)0.79788456080286535588 * (x + (F)0.044715 * x * x * x);  /* a cube that overflows has tanh 1 or -1, too */
   return NAME(finite)(x) * ((F)0.5 * (1 + NAME(tanh)(inner)));
@@ -215,6 +235,9 @@ RLX_INLINE F NAME(gelu_tanh)(F x) {
 #undef EXPM1_MOST
 #undef TANH_MOST
 #undef ERF_MOST
+#undef TAIL_MOST
+#undef SIGMOID_MOST
+#undef ROOT_OF_LEAST
 #undef ROUND_TO
 #undef SQRT
 #undef NAME

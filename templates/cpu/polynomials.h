@@ -25,6 +25,11 @@
 #define RLX_P18(fma, x, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15, c16, c17) fma(RLX_P2(fma, x, c16, c17), RLX_X16(x), RLX_P16(fma, x, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15))
 #define RLX_P19(fma, x, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15, c16, c17, c18) fma(RLX_P3(fma, x, c16, c17, c18), RLX_X16(x), RLX_P16(fma, x, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15))
 #define RLX_P20(fma, x, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15, c16, c17, c18, c19) fma(RLX_P4(fma, x, c16, c17, c18, c19), RLX_X16(x), RLX_P16(fma, x, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15))
+#define RLX_P21(fma, x, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15, c16, c17, c18, c19, c20) fma(RLX_P5(fma, x, c16, c17, c18, c19, c20), RLX_X16(x), RLX_P16(fma, x, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15))
+#define RLX_P22(fma, x, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15, c16, c17, c18, c19, c20, c21) fma(RLX_P6(fma, x, c16, c17, c18, c19, c20, c21), RLX_X16(x), RLX_P16(fma, x, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15))
+#define RLX_P23(fma, x, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15, c16, c17, c18, c19, c20, c21, c22) fma(RLX_P7(fma, x, c16, c17, c18, c19, c20, c21, c22), RLX_X16(x), RLX_P16(fma, x, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15))
+#define RLX_P24(fma, x, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15, c16, c17, c18, c19, c20, c21, c22, c23) fma(RLX_P8(fma, x, c16, c17, c18, c19, c20, c21, c22, c23), RLX_X16(x), RLX_P16(fma, x, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15))
+#define RLX_P25(fma, x, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15, c16, c17, c18, c19, c20, c21, c22, c23, c24) fma(RLX_P9(fma, x, c16, c17, c18, c19, c20, c21, c22, c23, c24), RLX_X16(x), RLX_P16(fma, x, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15))
 RLX_INLINE f32 rlx_exp_p_f32(f32 x) { return RLX_P5(rlx_fma_f32, x,  /* 2^-26 */
   0x1.fffffep-2f, 0x1.5554bp-3f, 0x1.555672p-5f, 0x1.122776p-7f, 0x1.6bece2p-10f); }
 RLX_INLINE f32 rlx_exp2_p_f32(f32 x) { return RLX_P6(rlx_fma_f32, x,  /* 2^-29 */
@@ -45,6 +50,8 @@ RLX_INLINE f32 rlx_erf_near_p_f32(f32 x) { return RLX_P7(rlx_fma_f32, x,  /* 2^-
   0x1.06eba8p-3f, -0x1.81273ep-2f, 0x1.ce2cf8p-4f, -0x1.b7f90ep-6f, 0x1.5405b8p-8f, -0x1.a3f71cp-11f, 0x1.496a66p-14f); }
 RLX_INLINE f32 rlx_erf_far_p_f32(f32 x) { return RLX_P7(rlx_fma_f32, x,  /* 2^-30 */
   0x1.0bba7p-11f, 0x1.a03fcep+0f, 0x1.d76ed6p-1f, 0x1.306f0ap-3f, -0x1.01b2d2p-5f, 0x1.15eacap-8f, -0x1.18b39ap-12f); }
+RLX_INLINE f32 rlx_tail_p_f32(f32 x) { return RLX_P9(rlx_fma_f32, x,  /* 2^-27 */
+  0x1p+0f, 0x1.26aedep+0f, 0x1.d639dp-2f, 0x1.ae1f0ep-5f, -0x1.cfb32ep-8f, 0x1.31f6eap-13f, 0x1.7ecddap-13f, -0x1.43f2bp-15f, 0x1.740402p-19f); }
 RLX_INLINE f64 rlx_exp_p_f64(f64 x) { return RLX_P11(rlx_fma_f64, x,  /* 2^-62 */
   0x1p-1, 0x1.5555555555559p-3, 0x1.555555555553fp-5, 0x1.111111110f6dbp-7, 0x1.6c16c16c1f0e7p-10, 0x1.a01a01afd38fbp-13, 0x1.a01a017ba0beap-16,
   0x1.71ddf87f5f8fp-19, 0x1.27e53680b5e4p-22, 0x1.af5e7412f7996p-26, 0x1.1ee8021698b61p-29); }
@@ -78,6 +85,11 @@ RLX_INLINE f64 rlx_erf_far_p_f64(f64 x) { return RLX_P20(rlx_fma_f64, x,  /* 2^-
   -0x1.a35c32ac530bcp-11, -0x1.e35e4ac5dd1fcp-16, 0x1.4a8dc3c2a201bp-13, -0x1.8279607cdf485p-14, 0x1.20e44b9c65059p-15, -0x1.4143ab323c236p-17,
   0x1.14814afeb7f3p-19, -0x1.723db34b3e777p-22, 0x1.7c34d86eb0ccfp-25, -0x1.21e9b295f1f54p-28, 0x1.35815851fea83p-32, -0x1.9cdca333d3873p-37,
   0x1.02d6fe778a657p-42); }
+RLX_INLINE f64 rlx_tail_p_f64(f64 x) { return RLX_P25(rlx_fma_f64, x,  /* 2^-56 */
+  0x1p+0, 0x1.26aec21bce752p+0, 0x1.d63ed7499612bp-2, 0x1.ad6f35de7221cp-5, -0x1.c4242cdfc7dfdp-8, -0x1.bf8cfa2f543adp-15, 0x1.40bfa71cb26abp-12,
+  -0x1.3ba466a7936f8p-14, 0x1.3a4cbf8c2819ap-19, 0x1.1301ac1d7edf7p-18, -0x1.62d9aed829105p-20, 0x1.836bd0006fcb1p-24, 0x1.5204206a2696cp-24,
+  -0x1.400857632bf65p-25, 0x1.2adb4d94cb6f6p-27, -0x1.0617ce0e4d357p-30, -0x1.dfc8662820bc1p-34, 0x1.47d95c69a8863p-34, -0x1.4137d0e5edc28p-36,
+  0x1.988ff55582bbdp-39, -0x1.6f17cc0b55155p-42, 0x1.d3079a1825ec4p-46, -0x1.92fe80c18b535p-50, 0x1.a8ad230ab671cp-55, -0x1.9d5e084d63587p-61); }
 /* 2^k 2/pi mod 4 as two f64, the first of 29 bits, so that 24 bits times it are exact */
 RLX_TABLE f64 rlx_turns_high[105] = {
 0x1.45f306cp-1, 0x1.45f306cp+0, 0x1.45f306dp+1, 0x1.17cc1b6p+0, 0x1.17cc1b7p+1, 0x1.7cc1b7p-2, 0x1.7cc1b7p-1, 0x1.7cc1b72p+0, 0x1.7cc1b72p+1, 0x1.f306dc8p+0,

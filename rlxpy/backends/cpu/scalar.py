@@ -13,9 +13,10 @@ from rlxpy.ir.op import Op
 
 @dataclass(frozen=True)
 class Chain:
-    """`lines` compute; `result` is the C expression of the chain's value; `reads` are the given values that it needs."""
+    """`lines` compute, each the value of one of `nodes`; `result` is the C expression of the chain's value; `reads` are the given values that it needs."""
 
     lines: tuple[str, ...]
+    nodes: tuple[Node, ...]
     result: str
     dtype: DType
     reads: frozenset[Ref]
@@ -56,12 +57,13 @@ def chain(body: Graph, given: Mapping[Ref, str], result: Ref | None = None, *, w
         elif r.node not in needed:
             needed.add(r.node)
             todo += body[r].inputs
-    lines: list[str] = []
+    lines, nodes = list[str](), list[Node]()
     for i in sorted(needed):
         n, r = body[i], Ref(i)
         if n.op is Op.CONST:
             text[r] = literal(n.attrs.value.array[()], n.type.dtype)  # type: ignore[attr-defined]
             continue
         lines.append(f"const {ctext.value(n.type.dtype)} v{n.id} = {write(n, body, [text[i] for i in n.inputs])};")
+        nodes.append(n)
         text[r] = f"v{n.id}"
-    return Chain(tuple(lines), text[out], body.type(out).dtype, frozenset(reads))
+    return Chain(tuple(lines), tuple(nodes), text[out], body.type(out).dtype, frozenset(reads))
