@@ -4,16 +4,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
+from gpu_device import simulation
+from sim_device import lacking, no_device_compiler
 
 from rlxpy.backends.gpu.backend import Gpu
 from rlxpy.errors import CompileError, InputError
+from rlxpy.ir.dtypes import DType, dtype
 from rlxpy.tools import evidence
 from rlxpy.tools.behaviour import Broken
-from rlxpy.tools.evidence import LEVELS, Record, backend_of, by_dtype, claims, merged, recorded, records, written
+from rlxpy.tools.evidence import LEVELS, Form, Record, backend_of, by_dtype, claims, merged, recorded, records, trial_on, written
 from rlxpy.tools.samples import Sample
 
+FORMS: tuple[Form, ...] = ("host code", "machine code")
+DRAWN = 5  # of a thousand claims for each chip
 MI300 = backend_of("rocm", "gfx942")
 
 
@@ -55,6 +61,51 @@ def test_what_fails_is_no_claim_and_only_the_guilty_type_is_named(error: Excepti
     assert r.ops["exp"]["broken"] == ["f16"]
     assert all("f16" not in c.dtypes for c in claims([r]))
     assert any("f32" in c.dtypes for c in claims([r]))
+
+
+def test_why_a_type_is_broken_is_kept_until_its_op_is_recorded_again() -> None:
+    def trial(cases: Sequence[Sample]) -> None:
+        if any(s.dtype.text in ("f16", "f64") for s in cases):
+            raise Broken("one differs\nand more")
+
+    first, other = made(trial, ["exp", "log"]), made(trial, ["exp"])
+    assert first.reasons == {f"{op} {d}": "one differs" for op in ("exp", "log") for d in ("f16", "f64")}
+    both, = merged([first], made(ops=["exp"]))
+    assert both.reasons == {f"log {d}": "one differs" for d in ("f16", "f64")}
+    assert set(merged([both], other)[0].reasons) == set(first.reasons)
+
+
+def test_host_code_and_machine_code_are_told_apart() -> None:
+    runs = [recorded("executed in simulation", MI300, f"simulated ({form})", taken, ["exp"], form=form) for form in FORMS]
+    assert len(merged(merged((), runs[0]), runs[1])) == 2
+    assert {c.words for c in claims(runs)} == {f"executed in simulation, as {form}" for form in FORMS}
+
+
+MACHINE = [r for r in records() if (r.level, r.form) == ("executed in simulation", "machine code")]
+
+
+def test_machine_code_of_both_waves_has_run() -> None:
+    assert {backend_of(r.device, r.target).target.wave for r in MACHINE} == {32, 64}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("record", MACHINE, ids=lambda r: r.target)
+def test_what_was_recorded_of_machine_code_still_holds(record: Record) -> None:
+    """A few ops in one type each, drawn anew for each chip, as one module; all of them take minutes."""
+    if why := no_device_compiler() or lacking():
+        pytest.skip(f"not run, because {why}")
+    claimed = [(op, d) for op, by_kernel in sorted(record.ops.items()) for kernel, types in by_kernel.items() if "/" in kernel for d in types]
+    drawn = Random(record.target).sample(claimed, DRAWN)
+    cases = [s for op, d in drawn for s in by_dtype(op)[dtype(d)]]
+    with simulation(record.target, "isa"):
+        trial_on(record.device, cases)
+
+
+def test_a_kernel_that_is_wrong_as_machine_code_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    if why := no_device_compiler() or lacking():
+        pytest.skip(f"not run, because {why}")
+    monkeypatch.setattr("rlxpy.backends.gpu.elementwise.scalar.store", lambda d, text: f"({text})*1.001f")
+    with simulation("gfx942", "isa"), pytest.raises(Broken, match="exp f32"):
+        trial_on("rocm", by_dtype("exp")[DType.F32])
 
 
 def test_a_text_that_has_changed_since_is_told() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlxpy.cli.app import command
-from rlxpy.cli.report import Json, show, table
+from rlxpy.cli.report import Json, note, show, table
 
 if TYPE_CHECKING:
     from rlxpy.tools.op_table import OpFacts
@@ -53,14 +53,18 @@ def detail(r: OpFacts, as_json: bool) -> None:
 
 def evidence(name: str | None, as_json: bool) -> None:
     """A line for each kernel of an op and each level that recorded runs of it reached."""
-    from rlxpy.tools.evidence import by_dtype, claims
+    from rlxpy.tools.evidence import by_dtype, claims, records
 
     if name is not None:
         by_dtype(name)  # refuses what is no op
     found = claims(ops=(name,) if name else ())
     lines: dict[tuple[str, ...], list[str]] = {}
     for c in found:
-        lines.setdefault((c.op, c.kernel, " ".join(c.dtypes), c.level + (", of an earlier text" if c.stale else "")), []).append(c.target)
+        lines.setdefault((c.op, c.kernel, " ".join(c.dtypes), c.words), []).append(c.target)
     columns = ("op", "kernel", "types", "evidence", "for")
     text = table(columns, ((*line, " ".join(dict.fromkeys(targets))) for line, targets in lines.items())) if lines else "nothing is recorded"
     show([asdict(c) for c in found], text, as_json)
+    for r in records():
+        for of, why in r.reasons.items():
+            if name in (None, of.partition(" ")[0]):
+                note(f"note: not {r.level} for {r.target}: {of}, {why}")

@@ -1,15 +1,17 @@
 """What is known of each op on each kind of device, from runs that were recorded: compiled, executed in simulation, ran on a card.
 
     python -m rlxpy.tools.evidence compiled gfx942 sm_90     # the kernels compile for these
-    python -m rlxpy.tools.evidence ran rocm                  # they give the reference's results on the device that is here, simulated or a card
-    python -m rlxpy.tools.evidence ran cuda --ops add,matmul"""
+    python -m rlxpy.tools.evidence simulated isa:gfx942      # as machine code they give the reference's results on a simulated device; host:gfx942 as host code
+    python -m rlxpy.tools.evidence ran cuda --ops add,matmul # on the card that is here"""
 from __future__ import annotations
 
 import json
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +20,7 @@ import numpy as np
 
 from rlxpy import __version__
 from rlxpy.backends.gpu.backend import Gpu, emitter_of, target_of
+from rlxpy.backends.gpu.sim import current, simulated
 from rlxpy.backends.gpu.vendor import CUDA, ROCM, VENDORS
 from rlxpy.compiler.options import CompileOptions
 from rlxpy.compiler.session import compile, lower, served
@@ -33,6 +36,7 @@ from rlxpy.tools.samples import Sample, as_tuple
 
 Level = Literal["compiled", "executed in simulation", "ran on H200"]
 LEVELS: tuple[Level, ...] = ("compiled", "executed in simulation", "ran on H200")
+Form = Literal["machine code", "host code"]  # what was compiled or ran: the target's own code, or the same source as code for the processor
 FILE = Path(__file__).with_name("evidence.json")
 OPTIONS = CompileOptions(optimise=False, debug=False)  # the op as it is written, and nothing fused
 Verdicts = dict[str, dict[str, list[str]]]  # by op: what came of it (a kernel's name, "host", "refused", "broken"), and for which types
@@ -40,21 +44,23 @@ Verdicts = dict[str, dict[str, list[str]]]  # by op: what came of it (a kernel's
 
 @dataclass(frozen=True)
 class Record:
-    """One recorded run.  target: the code's, as gfx942 or sm_90; by: what compiled and ran it; sources: a digest of each op's text, so that a
-    claim about an older text can be told."""
+    """One recorded run.  target: the code's, as gfx942 or sm_90; by: what compiled and ran it; reasons: of what is broken, by op and type; sources: a
+    digest of each op's text, so that a claim about an older text can be told."""
 
     level: Level
+    form: Form
     device: str
     target: str
     by: str
     version: str
     date: str
     ops: Mapping[str, Mapping[str, Sequence[str]]]
+    reasons: Mapping[str, str]
     sources: Mapping[str, str]
 
     @property
-    def key(self) -> tuple[str, str, str]:
-        return self.level, self.target, self.by.partition(":")[0]
+    def key(self) -> tuple[str, ...]:
+        return self.level, self.form, self.target, self.by.partition(":")[0]
 
 
 @dataclass(frozen=True)
@@ -65,9 +71,15 @@ class Claim:
     dtypes: tuple[str, ...]
     kernel: str
     level: Level
+    form: Form
     target: str
     by: str
     stale: bool
+
+    @property
+    def words(self) -> str:
+        """How far it has been; of code that ran in simulation also which."""
+        return f"{self.level}{f', as {self.form}' if self.level == 'executed in simulation' else ''}{', of an earlier text' if self.stale else ''}"
 
 
 def records(file: Path = FILE) -> tuple[Record, ...]:
@@ -84,7 +96,7 @@ def claims(found: Iterable[Record] | None = None, ops: Sequence[str] = ()) -> tu
             if ops and op not in ops:
                 continue
             stale = digest(backend, op) != r.sources.get(op)
-            made += [Claim(op, tuple(dtypes), kernel, r.level, r.target, r.by, stale) for kernel, dtypes in by_kernel.items() if "/" in kernel]
+            made += [Claim(op, tuple(dtypes), kernel, r.level, r.form, r.target, r.by, stale) for kernel, dtypes in by_kernel.items() if "/" in kernel]
     return tuple(made)
 
 
@@ -143,9 +155,10 @@ def digest(backend: Gpu, op: str) -> str:
 Trial = Callable[[Sequence[Sample]], None]
 
 
-def recorded(level: Level, backend: Gpu, by: str, trial: Trial, ops: Sequence[str], say: Callable[[str], None] = lambda line: None) -> Record:
+def recorded(level: Level, backend: Gpu, by: str, trial: Trial, ops: Sequence[str], say: Callable[[str], None] = lambda line: None, form: Form = "machine code") -> Record:
     """Each op in each type: what serves it, when `trial` has nothing against it."""
     verdicts: Verdicts = {}
+    reasons: dict[str, str] = {}
     for op in ops:
         served_by = {d: _served(backend, op, cases) for d, cases in by_dtype(op).items()}
         mine = {d: cases for d, cases in by_dtype(op).items() if "/" in served_by[d]}
@@ -153,14 +166,15 @@ def recorded(level: Level, backend: Gpu, by: str, trial: Trial, ops: Sequence[st
             for d, cases in mine.items():
                 if why := _fails(trial, cases):
                     say(f"{op} {d}: {why}")
-                    served_by[d] = "broken"
+                    served_by[d], reasons[f"{op} {d}"] = "broken", why.partition("\n")[0]
         found: dict[str, list[str]] = {}
         for d, kernel in served_by.items():
             found.setdefault(kernel, []).append(d.text)
         verdicts[op] = found
         say(f"{op}: {'; '.join(f'{k} {len(v)}' for k, v in found.items())}")
     assert backend.target is not None, "evidence is about a chip"
-    return Record(level, backend.vendor.device, backend.target.arch, by, __version__, datetime.now(UTC).date().isoformat(), verdicts, {op: digest(backend, op) for op in ops})
+    return Record(level, form, backend.vendor.device, backend.target.arch, by, __version__, datetime.now(UTC).date().isoformat(), verdicts, reasons,
+                  {op: digest(backend, op) for op in ops})
 
 
 def _served(backend: Gpu, op: str, cases: Sequence[Sample]) -> str:
@@ -208,30 +222,39 @@ def _nvrtc() -> str:
 
 
 def ran_on(device: str, ops: Sequence[str], say: Callable[[str], None]) -> Record:
-    """On the device that is here: twice, against the rows' own meaning."""
-    api = Gpu(VENDORS[device]).api()
-    level: Level = "executed in simulation" if "simulated" in api.name else "ran on H200"
-    if level == "ran on H200" and "H200" not in api.name:
+    """On the device that is here, a card or a simulated one."""
+    api, simulation = Gpu(VENDORS[device]).api(), current() if device == ROCM.device else None
+    if not simulation and "H200" not in api.name:
         raise InputError(f"no level of evidence for {api.name}", why=f"there are {', '.join(LEVELS)}", fix="add one for this card to rlxpy/tools/evidence.py")
+    return recorded("executed in simulation" if simulation else "ran on H200", Gpu(VENDORS[device], api.target), f"{api.name}: {api.compiler.splitlines()[0]}",
+                    partial(trial_on, device), ops, say, "host code" if simulation and simulation.by == "host" else "machine code")
 
-    def trial(cases: Sequence[Sample]) -> None:
-        run = compile(graph_of(cases), device=device, options=OPTIONS)
-        for seed in range(2):
-            given = [s.arrays(seed) for s in cases]
-            got = iter(as_tuple(run(*(a for arrays in given for a in arrays))))
-            for s, arrays in zip(cases, given, strict=True):
-                for want in s.reference(arrays):
-                    same(next(got), np.asarray(want), str(s))
 
-    return recorded(level, Gpu(VENDORS[device], api.target), f"{api.name}: {api.compiler.splitlines()[0]}", trial, ops, say)
+def simulated_on(setting: str, ops: Sequence[str], say: Callable[[str], None]) -> Record:
+    """setting: isa:ARCH or host:ARCH, as RLX_ROCM_SIM has it."""
+    by, _, arch = setting.partition(":")
+    with simulated(arch, by=by):  # type: ignore[arg-type]  # which refuses others
+        return ran_on(ROCM.device, ops, say)
+
+
+def trial_on(device: str, cases: Sequence[Sample]) -> None:
+    """Twice, against the rows' own meaning, all as one graph.  Raises Broken, and what compiling and running raise."""
+    run = compile(graph_of(cases), device=device, options=OPTIONS)
+    for seed in range(2):
+        given = [s.arrays(seed) for s in cases]
+        got = iter(as_tuple(run(*(a for arrays in given for a in arrays))))
+        for s, arrays in zip(cases, given, strict=True):
+            for want in s.reference(arrays):
+                same(next(got), np.asarray(want), str(s))
 
 
 def merged(old: Sequence[Record], new: Record) -> tuple[Record, ...]:
     """A record replaces the one of the same level, target and maker, op by op."""
     before = next((r for r in old if r.key == new.key), None)
     if before is not None:
-        new = Record(new.level, new.device, new.target, new.by, new.version, new.date, {**before.ops, **new.ops}, {**before.sources, **new.sources})
-    return tuple(sorted((*(r for r in old if r.key != new.key), new), key=lambda r: (LEVELS.index(r.level), r.target, r.by)))
+        kept = {of: why for of, why in before.reasons.items() if of.partition(" ")[0] not in new.ops}
+        new = replace(new, ops={**before.ops, **new.ops}, reasons={**kept, **new.reasons}, sources={**before.sources, **new.sources})
+    return tuple(sorted((*(r for r in old if r.key != new.key), new), key=lambda r: (LEVELS.index(r.level), r.form, r.target, r.by)))
 
 
 def written(found: Sequence[Record]) -> str:
@@ -240,15 +263,18 @@ def written(found: Sequence[Record]) -> str:
 
 
 def _record_text(r: Record) -> str:
-    head = {k: getattr(r, k) for k in ("level", "device", "target", "by", "version", "date")}
+    head = {k: getattr(r, k) for k in ("level", "form", "device", "target", "by", "version", "date")}
     ops = ",\n".join(f"  {json.dumps(op)}: {json.dumps(r.ops[op])}" for op in sorted(r.ops))
-    return f"{json.dumps(head)[:-1]}, \"ops\": {{\n{ops}}},\n \"sources\": {json.dumps(dict(sorted(r.sources.items())))}}}"
+    return f"{json.dumps(head)[:-1]}, \"ops\": {{\n{ops}}},\n \"reasons\": {json.dumps(dict(sorted(r.reasons.items())))},\n \"sources\": {json.dumps(dict(sorted(r.sources.items())))}}}"
+
+
+WAYS: Mapping[str, Callable[[str, Sequence[str], Callable[[str], None]], Record]] = {"compiled": compiled_for, "simulated": simulated_on, "ran": ran_on}
 
 
 def main(argv: Sequence[str]) -> None:
     parser = ArgumentParser(prog="python -m rlxpy.tools.evidence", description=__doc__)
-    parser.add_argument("how", choices=("compiled", "ran"))
-    parser.add_argument("where", nargs="+", help="chips to compile for, or devices that are here")
+    parser.add_argument("how", choices=tuple(WAYS))
+    parser.add_argument("where", nargs="+", help="chips to compile for, simulated devices, or devices that are here")
     parser.add_argument("--ops", default=",".join(op.text for op in OPS))
     parser.add_argument("--file", type=Path, default=FILE)
     args = parser.parse_args(argv)
@@ -257,7 +283,7 @@ def main(argv: Sequence[str]) -> None:
         print(line, file=sys.stderr, flush=True)
 
     for place in args.where:
-        new = (compiled_for if args.how == "compiled" else ran_on)(place, args.ops.split(","), say)
+        new = WAYS[args.how](place, args.ops.split(","), say)
         args.file.write_text(written(merged(records(args.file), new)))
 
 
