@@ -37,7 +37,7 @@ def test_the_wheel_is_pure_and_brings_the_command(wheel: zipfile.ZipFile) -> Non
     assert "Tag: py3-none-any" in wheel.read(f"{info}/WHEEL").decode()
     metadata = wheel.read(f"{info}/METADATA").decode()
     assert "Requires-Python: >=3.11" in metadata
-    assert set(re.findall(r"^Provides-Extra: (.*)", metadata, re.MULTILINE)) == {"models", "cc", "cuda", "rocm", "dev"}
+    assert set(re.findall(r"^Provides-Extra: (.*)", metadata, re.MULTILINE)) == {"models", "cc", "cuda", "cublas", "rocm", "dev"}
 
 
 def test_no_package_is_asked_for_twice_so_extras_cannot_conflict(wheel: zipfile.ZipFile) -> None:

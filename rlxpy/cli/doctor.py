@@ -81,6 +81,19 @@ def gpu(device: str) -> Callable[[], Finding]:
     return check
 
 
+def products(vendor: str) -> Callable[[], Finding]:
+    """A check that a vendor's library of products is there; without it products are ours."""
+
+    def check() -> Finding:
+        from rlxpy.backends.gpu.blaslt import DIALECTS, found
+
+        d = DIALECTS[vendor]
+        at = found(d)
+        return Finding(d.title, "ok" if at else "absent", at or "not found, products run on kernels of ours", d.install)
+
+    return check
+
+
 def c_compiler() -> Finding:
     fix = "install one (Debian: apt-get install gcc libc6-dev), or name it in CC"
     wanted = (os.environ["CC"],) if os.environ.get("CC") else _COMPILERS
@@ -118,6 +131,8 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
     cache,
     package("cuda-core", "pip install 'rlxpy[cuda]'", "absent", "cuda.core"),
     gpu("cuda"),
+    products("nvidia"),
     package("hip-python", "pip install 'rlxpy[rocm]'", "absent", "hip"),
     gpu("rocm"),
+    products("amd"),
 )

@@ -113,7 +113,7 @@ class BackendSpec:
                 raise RegistryError(f"kernel library {g.name!r} has the name of one of {self.device}'s own", why=f"these are {', '.join(sorted(taken))}",
                                     fix="give it a name of its own; it comes before them in any case")
         known = (*guests, *own, *(lib for lib in staged if names and lib not in own))
-        path = KernelSearchPath(known, self.domains).prefer(names, {BUILTIN: tuple(lib.name for lib in own)})
+        path = KernelSearchPath(known, self.domains).prefer(names, {BUILTIN: tuple(lib.name for lib in own if not lib.foreign)})
         path = path.forcing(forced, tuple(dict.fromkeys((*guests, *own, *staged)))) if forced else path
         return replace(self, kernels=path, guests=frozenset(g.name for g in guests))
 

@@ -117,7 +117,8 @@ class KernelLibrary:
     """Rows in order of declaration.  `reference` libraries come last and serve only when asked for, or when nothing else does.
 
     needs  constraints on device facts alone: a machine that refuses one does without the library, and reports say why
-    ops    schemas of extension ops, or names of parameters; the first library that declares an op's schema fixes it"""
+    ops    schemas of extension ops, or names of parameters; the first library that declares an op's schema fixes it
+    foreign  its rows call code that is not the backend's own, as a vendor's: "builtin" leaves it out"""
 
     name: str
     rows: tuple[KernelRow, ...]
@@ -125,6 +126,7 @@ class KernelLibrary:
     needs: tuple[Constraint, ...] = ()
     ops: tuple[OpSchema, ...] = ()
     abi: int = ABI_VERSION
+    foreign: bool = False
     by_op: Mapping[tuple[Op, str], tuple[KernelRow, ...]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

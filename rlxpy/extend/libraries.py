@@ -8,7 +8,7 @@ from rlxpy.extend.kernels import ABI_VERSION, KernelLibrary
 from rlxpy.extend.schema import settle
 from rlxpy.registries import Registry
 
-BUILTIN = "builtin"  # what all of a backend's own libraries are called together
+BUILTIN = "builtin"  # what all of a backend's own libraries are called together, without foreign ones
 REGISTERED: Registry[KernelLibrary] = Registry("rlxpy.kernels", lambda name, library: register_kernel_library(library))
 
 

@@ -7,23 +7,27 @@ import struct
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rlxpy.errors import DeviceError
 from rlxpy.frozen import dataclass
 from rlxpy.ir.dtypes import Array
 
+if TYPE_CHECKING:
+    from rlxpy.backends.gpu.blaslt import Prepared, Problem
+
 
 @dataclass(frozen=True)
 class GpuTarget:
     """What code is written for.  arch: the compiler's name for it, as gfx942 or sm_90; wave: lanes that run in step; shared_nbytes: of a
-    block, without asking for more."""
+    block, without asking for more; gemm: the vendor's library of products that is there, as its kernel library is called."""
 
     vendor: str
     arch: str
     wave: int
     shared_nbytes: int = 64 << 10
     threads: int = 1024
+    gemm: str = "none"
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,10 @@ class GpuApi(Protocol):
     def function(self, module: Held, name: str) -> Any: ...
     def launch(self, function: Any, grid: tuple[int, int, int], threads: int, shared_nbytes: int, arguments: Arguments) -> None: ...
     def sync(self) -> None: ...
+
+    def prepare(self, problem: Problem, workspace: int, nbytes: int) -> Prepared | str:
+        """A product by the vendor's library, with `nbytes` of device memory that it alone uses; a text says why it has none."""
+    def multiply(self, prepared: Prepared) -> None: ...
 
     def mark(self) -> Held:
         """A point of the queue, whose time is known when it was reached."""

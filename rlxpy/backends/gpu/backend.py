@@ -37,10 +37,12 @@ USUAL = {"cuda": GpuTarget("nvidia", "sm_90", 32, 227 << 10), "rocm": GpuTarget(
 def spec_of(device: str, target: GpuTarget) -> BackendSpec:
     """What a backend promises of a device like `target`, be it here or not."""
     from rlxpy.backends.cpu.control import refusal
+    from rlxpy.backends.gpu import gemm
     from rlxpy.backends.gpu.library import DOMAIN, LOOPS, library
 
-    facts = {"vendor": target.vendor, "arch": target.arch, "wave": target.wave, "shared_nbytes": target.shared_nbytes, "threads": target.threads}
-    return with_host(BackendSpec(Device(device), KernelSearchPath((library(target),)), refusal, LOOPS, fuses=frozenset({*FUSED_KINDS, "attention"}), domain=DOMAIN, align_nbytes=ALIGN_NBYTES,
+    facts = {"vendor": target.vendor, "arch": target.arch, "wave": target.wave, "shared_nbytes": target.shared_nbytes, "threads": target.threads, "gemm": target.gemm}
+    path = KernelSearchPath((gemm.library(target, DOMAIN), library(target)))
+    return with_host(BackendSpec(Device(device), path, refusal, LOOPS, fuses=frozenset({*FUSED_KINDS, "attention"}), domain=DOMAIN, align_nbytes=ALIGN_NBYTES,
                                  extensions=partial(_own_kernel, device, facts), facts=facts, bands=True, launched=_launched))
 
 
@@ -117,8 +119,7 @@ def emitter_of(step: Step) -> Emitter | None:
 def _launched(plan: Plan, step: Step) -> Launched:
     from rlxpy.backends.gpu.program import shapes_of
 
-    kernels = shapes_of(plan, step, emitter_of)
-    return Launched(kernels, bool(kernels))
+    return Launched(shapes_of(plan, step, emitter_of), step.choice.tier == "kernel")
 
 
 def loaded(api: GpuApi, source: str, options: Sequence[str] | None = None) -> Held:

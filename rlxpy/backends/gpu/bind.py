@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from rlxpy.backends.gpu.api import Arguments, Held
+from rlxpy.backends.gpu.blaslt import Prepared, Problem
+from rlxpy.backends.gpu.gemm import WORKSPACE_NBYTES
 from rlxpy.backends.gpu.kernel import Kernel, Room
 from rlxpy.backends.gpu.launch import grid_refusal
-from rlxpy.backends.gpu.program import Commit, Copy, HostStep, Launch, Loop, Part, Program, RawLaunch
+from rlxpy.backends.gpu.program import Commit, Copy, HostStep, Launch, LibraryCall, Loop, Part, Program, RawLaunch
 from rlxpy.backends.memory import Spot, locate
 from rlxpy.errors import InputError
 from rlxpy.extend.kernels import HostLaunch
@@ -20,6 +22,8 @@ from rlxpy.frozen import dataclass
 from rlxpy.ir.dims import Sizes, at
 from rlxpy.ir.graph import Graph, Node, Ref
 from rlxpy.ir.op import Op
+from rlxpy.ir.text import show_node
+from rlxpy.notes import note_once
 
 UNROLLED = 1 << 12  # launches of a scan, at most, that are kept to be replayed; those of a longer one are made anew in every run
 
@@ -77,11 +81,22 @@ class Call:
     scope: Scope | None = None
 
 
+@dataclass(frozen=True)
+class Product:
+    """A call of the vendor's library with nothing left to decide."""
+
+    name: str
+    prepared: Prepared
+    owner: Step
+    step: Step
+    scope: Scope
+
+
 @dataclass
 class Segment:
     """Launches that follow one another; `graph` is what replays them, once they ran a first time."""
 
-    calls: tuple[Call, ...]
+    calls: tuple[Call | Product, ...]
     ran: bool = False
     graph: Held | None = None
 
@@ -132,7 +147,7 @@ class Long:
     fallible: bool
 
 
-Item = Call | Host | Branch | Repeat | Long
+Item = Call | Product | Host | Branch | Repeat | Long
 Items = tuple[Segment | Host | Branch | Repeat | Long, ...]
 
 
@@ -165,6 +180,7 @@ class Code:
     functions: Mapping[str, Any]
     raw: Mapping[tuple[str, str], Any]
     hosted: Mapping[int, HostLaunch]
+    prepare: Callable[[Problem, int, int], Prepared | str]  # the vendor's library, as GpuApi has it
 
 
 def bound(program: Program, code: Code, rooms: Rooms, plan: Plan, base: Mapping[int, int], sizes: Sizes) -> Bound:
@@ -180,9 +196,9 @@ def bound(program: Program, code: Code, rooms: Rooms, plan: Plan, base: Mapping[
 def gathered(items: Iterable[Item]) -> Items:
     """Launches that follow one another together."""
     made: list[Any] = []
-    calls: list[Call] = []
+    calls: list[Call | Product] = []
     for item in items:
-        if isinstance(item, Call):
+        if isinstance(item, (Call, Product)):
             calls.append(item)
             continue
         made += [*([Segment(tuple(calls))] if calls else []), item]
@@ -215,6 +231,8 @@ class _Binder:
             elif isinstance(p, HostStep):
                 n = p.step.node
                 yield Host(p.step, self.code.hosted[id(p)], tuple(map(scope.placed, n.inputs)), tuple(map(scope.placed, n.refs)), n.attrs.bind(self.sizes).params())
+            elif isinstance(p, LibraryCall):
+                yield from self.library(p, scope)
             else:
                 yield from self.raw(p, scope) if isinstance(p, RawLaunch) else self.generated(p, scope)
 
@@ -233,6 +251,17 @@ class _Binder:
             self.nodes[self._number] = scope.plan.graph, p.step.node
         rooms = {Room.FAULT: self.rooms.notes, Room.NOTE: self.rooms.notes + p.note, Room.UNDO: self.rooms.undo + p.undo, Room.NODE: self._number, Room.SCRATCH: scope.scratch(p.step)}
         return self.call(p.function, p.kernel, [rooms[a] if isinstance(a, Room) else scope.at(a) for a in p.kernel.call], scope.owner or p.step, p.step, scope)
+
+    def library(self, p: LibraryCall, scope: Scope) -> Iterator[Call | Product]:
+        """Kernels of our own, and a note, where the library has nothing for these sizes."""
+        asked = p.gemm.problems(self.sizes, scope.at)
+        answers = [asked] if isinstance(asked, str) else [self.code.prepare(a, scope.scratch(p.step), WORKSPACE_NBYTES) for a in asked]
+        if why := next((a for a in answers if isinstance(a, str)), ""):
+            note_once(f"{p.step.choice.name} leaves {show_node(p.step.node)} to kernels of our own: {why}")
+            for launch in p.own:
+                yield from self.generated(launch, scope)
+            return
+        yield from (Product(a.name, a, scope.owner or p.step, p.step, scope) for a in answers if isinstance(a, Prepared))
 
     def raw(self, p: RawLaunch, scope: Scope) -> Iterator[Call]:
         """Its arena begins at the operand that lies lowest: offsets from there are never negative."""

@@ -5,11 +5,12 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, cached_property
 from importlib import import_module
 from typing import Any
 
 from rlxpy.backends.gpu.api import Arguments, GpuTarget, Held, answer
+from rlxpy.backends.gpu.blaslt import CUBLASLT, BlasLt, Prepared, Problem, found
 from rlxpy.backends.gpu.listing import numbered
 from rlxpy.errors import CompileError, DeviceError
 from rlxpy.ir.dtypes import Array
@@ -39,7 +40,8 @@ class CudaApi:
             return int(self._ask(driver.cuDeviceGetAttribute(getattr(which, f"CU_DEVICE_ATTRIBUTE_{name}"), device)))
 
         arch = f"sm_{fact('COMPUTE_CAPABILITY_MAJOR')}{fact('COMPUTE_CAPABILITY_MINOR')}"
-        self.target = GpuTarget("nvidia", arch, fact("WARP_SIZE"), fact("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"), fact("MAX_THREADS_PER_BLOCK"))
+        self._gemm = found(CUBLASLT)
+        self.target = GpuTarget("nvidia", arch, fact("WARP_SIZE"), fact("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"), fact("MAX_THREADS_PER_BLOCK"), CUBLASLT.name if self._gemm else "none")
         major, minor = self._ask(nvrtc.nvrtcVersion())
         self.compiler = f"NVRTC {major}.{minor}"
         self._stream = self._ask(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
@@ -109,6 +111,19 @@ class CudaApi:
             self._ask(self._cu.cuFuncSetAttribute(function, self._cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_nbytes))
         with self._lock:
             self._ask(self._cu.cuLaunchKernel(function, *grid, threads, 1, 1, shared_nbytes, self._stream, arguments.address, 0))
+
+    @cached_property
+    def _blaslt(self) -> BlasLt:
+        return BlasLt(CUBLASLT, self._gemm)
+
+    def prepare(self, problem: Problem, workspace: int, nbytes: int) -> Prepared | str:
+        self._here()
+        return self._blaslt.prepare(problem, workspace, nbytes)
+
+    def multiply(self, prepared: Prepared) -> None:
+        self._here()
+        with self._lock:
+            prepared(int(self._stream))
 
     def sync(self) -> None:
         self._here()

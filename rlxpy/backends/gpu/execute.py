@@ -12,7 +12,7 @@ import numpy as np
 
 from rlxpy.backends.faults import index_fault
 from rlxpy.backends.gpu.api import GpuApi, Held, same_process
-from rlxpy.backends.gpu.bind import Bound, Branch, Call, Code, Host, Item, Long, Placed, Repeat, Rooms, Scope, Segment, bound
+from rlxpy.backends.gpu.bind import Bound, Branch, Call, Code, Host, Item, Long, Placed, Product, Repeat, Rooms, Scope, Segment, bound
 from rlxpy.backends.gpu.kernel import FAULT_NBYTES, FAULT_PLACE_BITS
 from rlxpy.backends.gpu.profile import Stopwatch
 from rlxpy.backends.gpu.program import ALIGN_NBYTES, HostStep, Program
@@ -83,7 +83,7 @@ class GpuGraph:
         self.set_params(params)
         self._literals = {key: self._uploaded(None, array) for key, array in _literals(plan)}
         hosted = {id(p): host_launch(plan.graph, p.step, debug=debug) for p in program.parts if isinstance(p, HostStep)}
-        self._code = Code(loaded.functions, loaded.raw, hosted)
+        self._code = Code(loaded.functions, loaded.raw, hosted, api.prepare)
         self._bound: weakref.WeakKeyDictionary[GpuGraph | DeviceState, dict[Any, Bound]] = weakref.WeakKeyDictionary()
 
     # ---- weights and state
@@ -154,7 +154,7 @@ class GpuGraph:
             match item:
                 case Segment():
                     self._step_by_step(item.calls, turn) if self.debug or turn.watch else self._play(item)
-                case Call():
+                case Call() | Product():
                     self._step_by_step((item,), turn) if self.debug or turn.watch else self._launch(item)
                 case Host():
                     self._host(item, turn)
@@ -212,11 +212,11 @@ class GpuGraph:
         self._launch_all(segment.calls)
         segment.ran = True
 
-    def _launch_all(self, calls: Sequence[Call]) -> None:
+    def _launch_all(self, calls: Sequence[Call | Product]) -> None:
         for call in calls:
             self._launch(call)
 
-    def _step_by_step(self, calls: Sequence[Call], turn: _Turn) -> None:
+    def _step_by_step(self, calls: Sequence[Call | Product], turn: _Turn) -> None:
         """Debug mode waits for each kernel, so that the one that breaks off is the one named, and looks for NaN where there was none."""
         for call, after in zip(calls, (*calls[1:], None), strict=True):
             with turn.watch.launch(call.owner, call.name) if turn.watch else nullcontext():
@@ -237,10 +237,13 @@ class GpuGraph:
         if any(map(has_nan, step.node.refs)) and not any(map(has_nan, step.node.inputs)):
             note_once(f"{step.choice.name} made NaN of operands that have none: {show_node(step.node)}{f', {step.node.where}' if step.node.where else ''}")
 
-    def _launch(self, call: Call) -> None:
-        self._api.launch(call.function, call.grid, call.threads, call.shared_nbytes, call.arguments)
+    def _launch(self, call: Call | Product) -> None:
+        if isinstance(call, Product):
+            self._api.multiply(call.prepared)
+        else:
+            self._api.launch(call.function, call.grid, call.threads, call.shared_nbytes, call.arguments)
 
-    def _settle(self, call: Call) -> None:
+    def _settle(self, call: Call | Product) -> None:
         """Debug mode waits for each kernel, so that the one that breaks off is the one named."""
         try:
             self._api.sync()

@@ -5,11 +5,12 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, cached_property
 from importlib import import_module
 from typing import Any
 
 from rlxpy.backends.gpu.api import Arguments, GpuTarget, Held, answer
+from rlxpy.backends.gpu.blaslt import HIPBLASLT, BlasLt, Prepared, Problem, found
 from rlxpy.backends.gpu.listing import numbered
 from rlxpy.backends.gpu.offline import hiprtc_refusal, mapped_library
 from rlxpy.backends.gpu.sim import Simulation, current
@@ -33,7 +34,8 @@ class HipApi:
         props = self._ask(hip.hipGetDeviceProperties(device))
         self.name = _text(props.name)
         self._chip = _text(props.gcnArchName)  # with its modes, as gfx90a:sramecc+:xnack-
-        self.target = GpuTarget("amd", self._chip.partition(":")[0], int(props.warpSize), int(props.sharedMemPerBlock), int(props.maxThreadsPerBlock))
+        self._gemm = simulation.gemm if simulation else found(HIPBLASLT)
+        self.target = GpuTarget("amd", self._chip.partition(":")[0], int(props.warpSize), int(props.sharedMemPerBlock), int(props.maxThreadsPerBlock), HIPBLASLT.name if self._gemm else "none")
         major, minor = self._ask(hiprtc.hiprtcVersion())
         self._rtc_name = f"simulated hipRTC ({simulation.by})" if simulation else f"hipRTC {major}.{minor}"
         self.compiler = f"{simulation.compiler if simulation else self._rtc_name} for {self._chip}"
@@ -108,6 +110,17 @@ class HipApi:
     def launch(self, function: Any, grid: tuple[int, int, int], threads: int, shared_nbytes: int, arguments: Arguments) -> None:
         with self._lock:
             self._ask(self._hip.hipModuleLaunchKernel(function, *grid, threads, 1, 1, shared_nbytes, self._stream, list(arguments.pointers), None))
+
+    @cached_property
+    def _blaslt(self) -> BlasLt:
+        return BlasLt(HIPBLASLT, self._gemm)
+
+    def prepare(self, problem: Problem, workspace: int, nbytes: int) -> Prepared | str:
+        return self._blaslt.prepare(problem, workspace, nbytes)
+
+    def multiply(self, prepared: Prepared) -> None:
+        with self._lock:
+            prepared(int(self._stream))
 
     def sync(self) -> None:
         with self._lock:

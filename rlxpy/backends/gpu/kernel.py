@@ -3,11 +3,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from rlxpy.backends.cpu.kernel import Operand, Site as Site, symbols_used as symbols_used
 from rlxpy.frozen import dataclass
 from rlxpy.ir.dims import Dim, upper
 from rlxpy.ir.graph import Ref
+
+if TYPE_CHECKING:
+    from rlxpy.backends.gpu.gemm import Gemm
 
 THREADS = 256  # of a block, where a kernel has no reason for another number: whole waves of 32 and of 64
 
@@ -45,7 +49,7 @@ class Kernel:
     needs: tuple[str, ...] = ()
 
 
-Emitter = Callable[[Site], Kernel | tuple[Kernel, ...]]  # several: stages, each begun when the one before is done
+Emitter = Callable[[Site], "Kernel | tuple[Kernel, ...] | Gemm"]  # several: stages, each begun when the one before is done
 
 
 def quotient(n: Dim, by: int) -> Dim:

@@ -7,6 +7,7 @@ from dataclasses import field
 from rlxpy.backends.cpu import ctext
 from rlxpy.backends.cpu.kernel import Operand, Site
 from rlxpy.backends.cpu.unit import function_name, unused
+from rlxpy.backends.gpu.gemm import Gemm
 from rlxpy.backends.gpu.kernel import FAULT_NBYTES, NOTE_NBYTES, Emitter, Kernel
 from rlxpy.backends.gpu.launch import GpuLaunch, largest
 from rlxpy.backends.gpu.movement import copied, emit_restore, in_place
@@ -53,6 +54,15 @@ class RawLaunch:
     step: Step
     launch: GpuLaunch
     staged: tuple[Staged, ...]
+
+
+@dataclass(frozen=True)
+class LibraryCall:
+    """A product by the vendor's library.  own: launches that do it at sizes for which the library has nothing."""
+
+    step: Step
+    gemm: Gemm
+    own: tuple[Launch, ...]
 
 
 @dataclass(frozen=True)
@@ -109,7 +119,7 @@ class Loop:
     gives: tuple[tuple[Copy, ...], ...]
 
 
-Part = Launch | RawLaunch | HostStep | Loop
+Part = Launch | LibraryCall | RawLaunch | HostStep | Loop
 
 
 @dataclass(frozen=True)
@@ -132,7 +142,8 @@ class Program:
 
     @property
     def launches(self) -> tuple[Launch, ...]:
-        return tuple(p for p in self.every if isinstance(p, Launch))
+        """Those of a library's products among them, which may yet be needed."""
+        return tuple(launch for p in self.every for launch in ((p,) if isinstance(p, Launch) else p.own if isinstance(p, LibraryCall) else ()))
 
     @property
     def raw(self) -> tuple[RawLaunch, ...]:
@@ -201,11 +212,11 @@ class _Unit:
             else:
                 yield from self._generated(plan, step, emit)
 
-    def _generated(self, plan: Plan, step: Step, emit: Emitter) -> Iterator[Launch]:
+    def _generated(self, plan: Plan, step: Step, emit: Emitter) -> Iterator[Launch | LibraryCall]:
         site = site_of(plan, step)
-        name, title = function_name(step.node), f"{step.choice.name}: {show_node(step.node)}"
-        for k in _stages(emit, site):
-            yield Launch(step, self.function(k, name, title), k, self.undo, self.notes)
+        name, title, made = function_name(step.node), f"{step.choice.name}: {show_node(step.node)}", emit(site)
+        launches = tuple(Launch(step, self.function(k, name, title), k, self.undo, self.notes) for k in _stages(made))
+        yield from (LibraryCall(step, made, launches),) if isinstance(made, Gemm) else launches
         if step.node.op is not Op.KV_APPEND:
             return
         if plan is self.plan and in_place(site):  # a loop appends to memory of its own
@@ -250,21 +261,22 @@ def loop(unit: _Unit, plan: Plan, step: Step) -> Loop:
                 {k: into(body, outs[k], slot(k)) for k in range(carries) if body.places[outs[k]] != body.places[own[k]]}, (slices,))
 
 
-def _stages(emit: Emitter, site: Site) -> tuple[Kernel, ...]:
+def _stages(made: Kernel | tuple[Kernel, ...] | Gemm) -> tuple[Kernel, ...]:
     """Without those that have nothing to do, at any size."""
-    made = emit(site)
-    return tuple(k for k in (made if isinstance(made, tuple) else (made,)) if 0 not in k.blocks)
+    kernels = made.own if isinstance(made, Gemm) else made if isinstance(made, tuple) else (made,)
+    return tuple(k for k in kernels if 0 not in k.blocks)
 
 
 def shapes_of(plan: Plan, step: Step, emitter: Callable[[Step], Emitter | None]) -> tuple[KernelLaunch, ...]:
-    """Of a step's launches by its own choice; a raw kernel's at the largest sizes; none of the host tier."""
+    """Of a step's launches by its own choice; a raw kernel's at the largest sizes; none of the host tier, and none of a library, whose own they are."""
     row = step.choice.row
     if row is not None and isinstance(row.launch, GpuLaunch):
         raw = row.launch
         at = raw.geometry(largest(raw.operands, raw.attrs))
         return (KernelLaunch(tuple(map(str, at.grid)), at.block, raw.kernel.contract.own_lds_nbytes, str(at.shared_nbytes)),)
     emit = emitter(step)
-    stages = _stages(emit, site_of(plan, step)) if emit else ()
+    made = emit(site_of(plan, step)) if emit else ()
+    stages = () if isinstance(made, Gemm) else _stages(made)
     return tuple(KernelLaunch(tuple(map(str, k.blocks)), k.threads, None, str(k.shared_nbytes)) for k in stages)
 
 

@@ -87,6 +87,19 @@ API hipError_t rlx_sim_configure(const RlxDevice *d) {
 
 API void rlx_sim_connect(const Machine *m) { machine = *m; }
 
+// ---- for libraries above HIP (blaslt.cpp)
+API int rlx_sim_inside(const void *at, size_t nbytes) {
+    std::lock_guard<std::recursive_mutex> alone(lock);
+    return inside(at, nbytes, Where::device);
+}
+API hipError_t rlx_sim_fail(hipError_t error, const char *text) { return fail(error, "%s", text); }
+
+// Work for a stream, run once or, where it is captured, whenever that is replayed; `data` is dropped with the last that may run it.
+API hipError_t rlx_sim_submit(void *stream, hipError_t (*run)(void *), void (*drop)(void *), void *data) {
+    std::shared_ptr<void> held(data, drop);
+    return enter([&] { return submit(stream, {hipGraphNodeTypeKernel, nullptr, [held, run] { return run(held.get()); }}); });
+}
+
 API void rlx_sim_alive(int64_t *counts) {
     std::lock_guard<std::recursive_mutex> alone(lock);
     memcpy(counts, alive, sizeof alive);

@@ -1,4 +1,4 @@
-"""The simulated runtime's two libraries and kernels as host code: compiled by a C++ compiler, kept by content."""
+"""The simulated runtime's libraries and kernels as host code: compiled by a C++ compiler, kept by content."""
 from __future__ import annotations
 
 import hashlib
@@ -24,7 +24,7 @@ COMPILE_SECONDS = 1200.0  # zig first builds a C++ library of its own
 PLAIN = {"zig": ("-fno-sanitize=undefined", "-mcpu=baseline")}  # what takes its own checks and this very processor out of a compiler
 LIBRARY = ("-std=c++17", "-O1", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden")
 KERNELS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing", "-fno-math-errno", "-fno-trapping-math", "-fno-exceptions")
-LIBRARIES = {"libamdhip64.so": "runtime.cpp", "libhiprtc.so": "rtc.cpp"}
+LIBRARIES = {"libamdhip64.so": "runtime.cpp", "libhiprtc.so": "rtc.cpp", "libhipblaslt.so": "blaslt.cpp"}
 
 
 def cxx() -> Compiler:

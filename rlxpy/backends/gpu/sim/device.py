@@ -47,13 +47,14 @@ class Alive:
 class Simulation:
     """by: "host" runs kernels as the processor's own code, "isa" as AMD's machine code.  lazy: nothing runs before somebody waits for it.
     patience_s: of the processor's time, in which some thread of a kernel must end, else it counts as waiting for what never comes; of host code alone,
-    for machine code is counted by its instructions."""
+    for machine code is counted by its instructions.  blaslt: it has a hipBLASLt, which computes on the processor in any case."""
 
     arch: str
     by: By = "host"
     lazy: bool = True
     memory_nbytes: int = MEMORY_NBYTES
     patience_s: float = PATIENCE_S
+    blaslt: bool = False
 
     def __post_init__(self) -> None:
         if self.by not in ("host", "isa"):
@@ -71,6 +72,11 @@ class Simulation:
         return self.target.wave
 
     @property
+    def gemm(self) -> str:
+        """The file of its hipBLASLt; "" where it has none."""
+        return str(library("libhipblaslt.so")) if self.blaslt else ""
+
+    @property
     def compiler(self) -> str:
         """Who compiles for it, for cache keys."""
         return f"simulated ({self.by}): {toolchain() if self.by == 'host' else machine_toolchain(self.arch)}"
@@ -80,11 +86,12 @@ class Simulation:
 
 
 @contextmanager
-def simulated(arch: str = "gfx1100", *, by: By = "host", lazy: bool = True, memory_nbytes: int = MEMORY_NBYTES, patience_s: float = PATIENCE_S) -> Iterator[Simulation]:
+def simulated(arch: str = "gfx1100", *, by: By = "host", lazy: bool = True, memory_nbytes: int = MEMORY_NBYTES, patience_s: float = PATIENCE_S,
+              blaslt: bool = False) -> Iterator[Simulation]:
     """Inside, hip-python finds one simulated AMD GPU.  For the whole process; the innermost counts.  Around it there is no device.
 
     Raises BackendMissing where there is no C++ compiler or no hip-python, or where hip-python already talks to another runtime."""
-    chosen = Simulation(arch, by, lazy, memory_nbytes, patience_s)
+    chosen = Simulation(arch, by, lazy, memory_nbytes, patience_s, blaslt)
     runtime = _runtime()
     runtime.enter(chosen)
     try:
