@@ -46,6 +46,7 @@ ON_HOST: tuple[tuple[tuple[str, ...], str, tuple[Op, ...]], ...] = (  # element 
 # products on AMX: how, the operands' type, and the numerics that permit it
 AMX = (("amx_x6", amx.X6, "f32", ("highest",)), ("amx_x3", amx.X3, "f32", ("high",)), ("amx_bf16", amx.BF16, "f32", ("medium", "low")),
        ("amx", amx.BF16, "bf16", ("highest", "high", "medium", "low")))
+AMX_PACKED = (("amx_x6", amx_packed.X6, ("highest",)), ("amx_x3", amx_packed.X3, ("high",)), ("amx", amx.BF16, ("medium", "low")))
 MOVEMENT = tuple(op for op in Op if op.row.view)
 
 
@@ -138,14 +139,15 @@ def _amx_attention_rows(isa: Isa) -> Iterator[KernelRow]:
 
 def _amx_packed_rows(isa: Isa) -> Iterator[KernelRow]:
     """From so many rows on; with fewer at run time, the other rows of packed weights serve."""
-    asked = (Constraint("device.features", "HAS", "amx"), Constraint("out.shape[-2]", "GE", amx.BF16.least_rows), Constraint("device.numerics", "IN", ("medium", "low")),
-             Constraint("out.dtype", "EQ", "f32"))
-    row = KernelRow("qmatmul.amx", Op.QMATMUL, amx_packed.emitter(isa), constraints=(*asked, Constraint("attrs.encoding", "IN", blocks.BLOCKS)), priority=2,
-                    scratch_nbytes=amx_packed.scratch_nbytes, doc="weights decoded to bf16 on matrix units")
-    yield row
-    for kind in ("matmul", "gated_mlp"):
-        yield replace(row, name=f"fused.q{kind}.amx", op=Op.FUSED, kind=kind, constraints=(*asked, Constraint("qmatmul.encoding", "IN", blocks.BLOCKS)),
-                      doc=f"{row.doc}, and their epilogue")
+    for name, scheme, numerics in AMX_PACKED:
+        asked = (Constraint("device.features", "HAS", "amx"), Constraint("out.shape[-2]", "GE", scheme.least_rows), Constraint("device.numerics", "IN", numerics),
+                 Constraint("out.dtype", "EQ", "f32"))
+        row = KernelRow(f"qmatmul.{name}", Op.QMATMUL, amx_packed.emitter(isa, scheme), constraints=(*asked, Constraint("attrs.encoding", "IN", blocks.BLOCKS)), priority=2,
+                        scratch_nbytes=partial(amx_packed.scratch_nbytes, scheme), doc="weights decoded to planes of bf16 on matrix units")
+        yield row
+        for kind in ("matmul", "gated_mlp"):
+            yield replace(row, name=f"fused.q{kind}.{name}", op=Op.FUSED, kind=kind, constraints=(*asked, Constraint("qmatmul.encoding", "IN", blocks.BLOCKS)),
+                          doc=f"{row.doc}, and their epilogue")
 
 
 def _amx_int8_rows(isa: Isa) -> Iterator[KernelRow]:
