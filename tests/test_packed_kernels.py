@@ -299,9 +299,9 @@ def test_extreme_rows_and_weights_on_tiles_are_multiplied_in_f32(numerics: str, 
     b = Builder("extreme")
     f = on_tiles(b.finish(b.input("x", (count, depth)).qmatmul(b.param("w", packed.shape, "u8"), encoding="q8_0", shape=(rows, depth))), {"w": packed}, numerics)
     assert [r["kernel"] for r in f.dispatch()] == [f"cpu/qmatmul.{row}"]
-    dense, left = encoding("q8_0").decode((packed,), depth), x
+    decoded = encoding("q8_0").decode((packed,), depth)
     with np.errstate(all="ignore"):
-        dense, left = (a.astype(np.float64) for a in ((to_bf16(dense), to_bf16(left)) if numerics == "medium" else (dense, left)))
+        dense, left = (a.astype(np.float64) for a in ((to_bf16(decoded), to_bf16(x)) if numerics == "medium" else (decoded, x)))
         want, terms = left @ dense.T, np.abs(left) @ np.abs(dense).T
         dropped = 2.0**-133 * (np.abs(left).sum(axis=1)[:, None] + np.abs(dense).sum(axis=1))  # bf16 has no bits below 2^-133
         got = f.run(x)
