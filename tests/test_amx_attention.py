@@ -11,11 +11,13 @@ import pytest
 from test_cpu_attention import Case, oracle
 
 from rlxpy import Builder, CompileOptions, compile, settings, sym
+from rlxpy.backends.cpu import narrow, program
 from rlxpy.backends.cpu.amx_attention import KEYS, ROWS
 from rlxpy.backends.cpu.backend import Cpu
 from rlxpy.backends.cpu.build import build
 from rlxpy.backends.cpu.compilers import find_compiler
 from rlxpy.backends.cpu.isa import available, named
+from rlxpy.backends.cpu.library import library
 from rlxpy.backends.cpu.threads import set_threads
 from rlxpy.compiler.session import lower
 from rlxpy.ir.dtypes import Array, DType, dtype
@@ -142,3 +144,37 @@ def test_the_real_instructions_compile() -> None:
 def all_threads() -> Any:
     yield
     set_threads(None)
+
+
+def encoder(seed: int) -> tuple[Any, dict[str, Array], Array]:
+    """One layer: [2, 20, 64], two heads."""
+    b, rng = Builder("layer"), np.random.default_rng(seed)
+    x = b.input("x", (2, 20, 64))
+
+    def linear(y: Any, name: str, width: int) -> Any:
+        return y @ b.param(name, (y.shape[-1], width)) + b.param(f"{name}_bias", (width,))
+
+    q, k, v = (linear(x, n, 64).reshape(shape=(2, 20, 2, 32)).transpose(perm=(0, 2, 1, 3)) for n in "qkv")
+    seen = q.apply("attention", (q, k, v), {"scale": 32**-0.5}).transpose(perm=(0, 2, 1, 3)).reshape(shape=(2, 20, 64))
+    y = x + linear(seen, "o", 64)
+    graph = b.finish(y + linear(linear(y, "up", 96).gelu(), "down", 64))
+    return graph, {n.name: rng.normal(size=n.type.shape).astype(np.float32)/8 for n in graph.params}, rng.normal(size=(2, 20, 64)).astype(np.float32)
+
+
+def test_what_only_tiles_read_is_kept_in_bf16_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """q, k, v, what attention gives and the hidden layer are; what a residual reads too is not."""
+    graph, weights, x = encoder(0)
+    with settings.override(isa=TILES):
+        f = compile(graph, weights, device="cpu", options=CompileOptions(debug=True, numerics="medium"), wait=True)
+        assert len(narrow.narrow(f.plan)) == 5
+        for numerics in ("highest", "high"):
+            assert not narrow.narrow(compile(graph, weights, device="cpu", options=CompileOptions(numerics=numerics)).plan)
+        monkeypatch.setattr(program, "narrow", lambda plan: frozenset())
+        wide = compile(graph, weights, device="cpu", options=CompileOptions(debug=True, numerics="medium"), wait=True)
+    for _ in range(2):
+        np.testing.assert_array_equal(f(x), wide(x))
+    assert np.abs(f(x) - compile(graph, weights, device="reference")(x)).max() < 0.05
+
+
+def test_rows_that_keep_bf16_are_rows_of_the_library() -> None:
+    assert {f"cpu/{row.name}" for row in library(named("avx512+amx")).rows} >= narrow.ROUNDING

@@ -56,3 +56,7 @@ static const rlx_tile_shapes RLX_UNUSED rlx_int8_tiles RLX_ALIGNED = {1, 0, {0},
 #define RLX_AMX_BF16(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::);
 #define RLX_AMX_I8(c, a, b) __asm__ volatile("tdpbssd %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::);
 #endif
+/* The nearest bf16 of a finite number, in the upper half of a word. */
+RLX_INLINE u32 rlx_near(f32 x) { const u32 u = rlx_bits_f32(x); return u + 0x7fff + ((u >> 16) & 1); }
+/* Magnitudes compare as their bits do. */
+RLX_INLINE u32 rlx_greater(u32 most, f32 x) { const u32 u = rlx_bits_f32(x) & 0x7fffffff; return (i32)u > (i32)most ? u : most; }

@@ -131,7 +131,7 @@ def split_left(site: Site, scheme: Scheme, p: Products, w: Walk, planes: Operand
     lines = [f"const i64 M = {rows}, K = {depth}, tiles = rlx_ceil_quotient(M, (i64)16), tasks = rlx_ceil_quotient(M, (i64){SPLIT_ROWS}), next = rlx_ceil_quotient(K, (i64)32)*{tile_numel};",
              "for (i64 t = t0; t < t1; t++) {", f"  const i64 m0 = t % tasks*{SPLIT_ROWS}, m1 = m0 + {SPLIT_ROWS}, batch = t / tasks;", *indent(w.indices),
              f"  u8 *const sure = (u8 *)(y + {count}*tiles*next) + batch*tiles*16;",
-             f"  for (i64 m = m0; m < rlx_least(m1, M); m++) sure[m] = rlx_left_{p.left.dtype.text}_{scheme.planes}({row});",
+             f"  for (i64 m = m0; m < rlx_least(m1, M); m++) sure[m] = rlx_left_{p.left.stored.text}_{scheme.planes}({row});",
              "  if (m1 >= M) for (i64 m = M; m < tiles*16; m++) sure[m] = 1;  /* rows that are not there */", "}"]
     return Kernel(params((p.left,), planes), "\n".join(lines), arguments((p.left,), planes), f"{count}*rlx_ceil_quotient({rows}, (i64){SPLIT_ROWS})", symbols_used(site),
                   needs=text(scheme))

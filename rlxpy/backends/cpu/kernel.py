@@ -19,7 +19,7 @@ from rlxpy.ir.layout import Layout, row_major
 class Operand:
     """One value as a kernel sees it.  `pointer` is C for its first element at the call; strides and shape may be symbolic.
 
-    param: the plan's buffer that holds it, when nothing but set_param changes it."""
+    param: the plan's buffer that holds it, when nothing but set_param changes it.  kept: what memory holds instead of `dtype` (narrow.py)."""
 
     ref: Ref
     shape: Shape
@@ -27,10 +27,15 @@ class Operand:
     layout: Layout
     pointer: str
     param: int | None = None
+    kept: DType | None = None
+
+    @property
+    def stored(self) -> DType:
+        return self.kept or self.dtype
 
     @property
     def c(self) -> str:
-        return ctext.storage(self.dtype)
+        return ctext.storage(self.stored)
 
 
 @dataclass(frozen=True)
@@ -93,11 +98,13 @@ def lent(plan: Plan) -> tuple[int, ...]:
 class Addresses:
     """Where the buffers of a plan begin: arena buffers `arena` bytes into the run's memory, those of `given` where their C text says.
 
-    params: of a loop's graph, the buffers that are weights, and which of the whole plan's buffers they are; None where all are the plan's own."""
+    params: of a loop's graph, the buffers that are weights, and which of the whole plan's buffers they are; None where all are the plan's own.
+    narrow: buffers whose f32 values are kept in bf16."""
 
     given: Mapping[int, str]
     arena: int = 0
     params: Mapping[int, int] | None = None
+    narrow: frozenset[int] = frozenset()
 
     def of(self, plan: Plan, index: int) -> str:
         """C for the first byte of a buffer."""
@@ -115,10 +122,11 @@ class Addresses:
 
 def operand(plan: Plan, ref: Ref, at: Addresses) -> Operand:
     place, t = plan.places[ref], plan.graph.type(ref)
-    pointer = f"({ctext.storage(t.dtype)} *)({at.of(plan, place.buffer)})"
+    kept = DType.BF16 if place.buffer in at.narrow else None
+    pointer = f"({ctext.storage(kept or t.dtype)} *)({at.of(plan, place.buffer)})"
     if place.layout.offset != 0:
         pointer = f"{pointer} + {ctext.dim(place.layout.offset)}"
-    return Operand(ref, t.shape, t.dtype, place.layout, pointer, at.param(plan, place.buffer))
+    return Operand(ref, t.shape, t.dtype, place.layout, pointer, at.param(plan, place.buffer), kept)
 
 
 def site_of(plan: Plan, step: Step, at: Addresses) -> Site:

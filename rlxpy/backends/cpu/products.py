@@ -125,4 +125,4 @@ def epilogue(site: Site, body: Graph, nodes: tuple[Node, ...], tile: Callable[[i
         given[n.refs[0]] = f"a{n.id}"
     made = scalar.chain(body, given)
     row.append(f"{site.out.c} *q = y + r*{ctext.dim(site.out.shape[-1])};")
-    return Epilogue(row, [*loads, *made.lines, f"q[j] = {scalar.store(made.dtype, made.result)};"], tuple(o for _, o in beside))
+    return Epilogue(row, [*loads, *made.lines, f"q[j] = {scalar.store(site.out.stored, made.result)};"], tuple(o for _, o in beside))
