@@ -145,7 +145,9 @@ def test_f32_is_exact_unless_numerics_permits_less(lt: str) -> None:
         assert kernels_of(f) == {f"{name_of(lt)}/matmul.{form}"}
         errors[numerics] = np.abs(f(x, w) - want).max()
     assert max(errors["highest"], errors["high"]) <= np.max(error_bound(x.astype(np.float64), w.astype(np.float64), DType.F32))
-    assert 20 * errors["highest"] < errors["medium"] <= 2.0**-10 * np.max(np.abs(x).astype(np.float64) @ np.abs(w))
+    assert errors["medium"] <= 2.0**-10 * np.max(np.abs(x).astype(np.float64) @ np.abs(w))
+    if lt == "rocm":  # a library may, and need not, round where it is permitted to
+        assert 20 * errors["highest"] < errors["medium"]
 
 
 def test_nan_and_infinity_come_through(lt: str) -> None:

@@ -185,30 +185,30 @@ class BlasLt:
             self._set("MatmulDesc", made, number["bias"], c_void_p(p.bias))
         return made
 
+    def _wanted(self, matrices: tuple[Matrix, ...], nbytes: int) -> Held:
+        """What an algorithm may rely on: the workspace, and the alignment of a, b, c and d where the library asks for it."""
+        made, number = self._made("MatmulPreference"), self.dialect.wanted
+        self._set("MatmulPreference", made, number["workspace"], c_uint64(nbytes))
+        aligned = {number[which]: min(m.address & -m.address, ALIGNMENT) for which, m in zip("abcd", matrices, strict=True) if which in number}
+        for attribute, value in {**aligned, **self.dialect.fixed}.items():
+            self._set("MatmulPreference", made, attribute, c_uint32(value))
+        return made
+
     def prepare(self, p: Problem, workspace: int, nbytes: int) -> Prepared | str:
         """workspace: `nbytes` of device memory that the call alone uses.  A text says why the library has nothing for the product.  Raises DeviceError."""
         try:
             handle = self._handle.handle
         except DeviceError as e:  # as on a chip that it does not know
             return f"{e.what}: {e.why}"
-        c = p.c or p.d  # not read where nothing is added
-        a, b, d = (self._layout(p, m, rows, columns) for m, rows, columns in ((p.a, p.m, p.k), (p.b, p.k, p.n), (p.d, p.m, p.n)))
-        layouts = (a, b, self._layout(p, c, p.m, p.n), d)
-        description, wanted = self._description(p), self._made("MatmulPreference")
-        number = self.dialect.wanted
-        self._set("MatmulPreference", wanted, number["workspace"], c_uint64(nbytes))
-        for which, m in (("a", p.a), ("b", p.b), ("c", c), ("d", p.d)):
-            if which in number:
-                self._set("MatmulPreference", wanted, number[which], c_uint32(min(m.address & -m.address, ALIGNMENT)))
-        for attribute, value in self.dialect.fixed.items():
-            self._set("MatmulPreference", wanted, attribute, c_uint32(value))
-        result, count = create_string_buffer(RESULT_NBYTES), c_int()
-        status = self._functions["MatmulAlgoGetHeuristic"](handle, description.handle, *(m.handle for m in layouts), wanted.handle, 1, result, byref(count))
+        matrices = (p.a, p.b, p.c or p.d, p.d)  # where nothing is added, c is not read
+        layouts = [self._layout(p, m, *size) for m, size in zip(matrices, ((p.m, p.k), (p.k, p.n), (p.m, p.n), (p.m, p.n)), strict=True)]
+        description, wanted = self._description(p), self._wanted(matrices, nbytes)
+        algorithm, count = create_string_buffer(RESULT_NBYTES), c_int()
+        status = self._functions["MatmulAlgoGetHeuristic"](handle, description.handle, *(m.handle for m in layouts), wanted.handle, 1, algorithm, byref(count))
         if status not in (0, self.dialect.unsupported):
             raise self._refusal("MatmulAlgoGetHeuristic", status)
         if status or count.value < 1:
             return f"{self.dialect.title} has no algorithm for {p.count} of {p.m}x{p.k} by {p.k}x{p.n} in {p.dtype}, computed in {p.compute}"
-        factor = self._one if p.c else self._zero
-        call = (handle, description.handle, byref(self._one), p.a.address, a.handle, p.b.address, b.handle, byref(factor), c.address, layouts[2].handle,
-                p.d.address, d.handle, result, workspace, nbytes)
+        a, b, c, d = ((m.address, layout.handle) for m, layout in zip(matrices, layouts, strict=True))
+        call = (handle, description.handle, byref(self._one), *a, *b, byref(self._one if p.c else self._zero), *c, *d, algorithm, workspace, nbytes)
         return Prepared(f"{self.dialect.prefix}Matmul", self, call, (description, *layouts))

@@ -215,6 +215,8 @@ class _Unit:
     def _generated(self, plan: Plan, step: Step, emit: Emitter) -> Iterator[Launch | LibraryCall]:
         site = site_of(plan, step)
         name, title, made = function_name(step.node), f"{step.choice.name}: {show_node(step.node)}", emit(site)
+        if isinstance(made, Gemm):
+            title = f"{title}, where the library has nothing"
         launches = tuple(Launch(step, self.function(k, name, title), k, self.undo, self.notes) for k in _stages(made))
         yield from (LibraryCall(step, made, launches),) if isinstance(made, Gemm) else launches
         if step.node.op is not Op.KV_APPEND:
