@@ -45,6 +45,8 @@
 #define rlx_bit_not(a) RLX_OF_INTEGER(rlx_bit_not, a, , _Bool: rlx_bit_not_bool)(a)
 RLX_INLINE i64 rlx_integer(i64 x) { return x; }
 #define RLX_TO(x, T) ((T)_Generic((x), f32: rlx_f32_to_##T, f64: rlx_f64_to_##T, default: rlx_integer)(x))
+#define rlx_to_i4(x) rlx_load_i4((i8)_Generic((x), f32: rlx_f32_to_i4, f64: rlx_f64_to_i4, default: rlx_integer)(x))
+#define rlx_to_u4(x) rlx_load_u4((u8)_Generic((x), f32: rlx_f32_to_u4, f64: rlx_f64_to_u4, default: rlx_integer)(x))
 #define rlx_to_i8(x) RLX_TO(x, i8)
 #define rlx_to_i16(x) RLX_TO(x, i16)
 #define rlx_to_i32(x) RLX_TO(x, i32)

@@ -14,6 +14,20 @@ RLX_SATURATES(f64)
 #define rlx_to_f64(x) ((f64)(x))
 #define rlx_to_bool(x) ((_Bool)((x) != 0))
 
+#define rlx_to_c64(x) ((c64)(x))
+#define rlx_to_c128(x) ((c128)(x))
+
+/* Four bits in a byte: only the lower four are read, and those above are written as copies of the sign, 0 for u4. */
+RLX_INLINE i8 rlx_load_i4(i8 code) { return (i8)((code & 7) - (code & 8)); }
+RLX_INLINE u8 rlx_load_u4(u8 code) { return code & 15; }
+#define rlx_store_i4(x) rlx_load_i4((i8)(x))
+#define rlx_store_u4(x) rlx_load_u4((u8)(x))
+#define RLX_SATURATE_FOUR(F) /* a float beyond the range is its end, as in the wider types */ \
+  RLX_INLINE i8 rlx_##F##_to_i4(F x) { return x != x ? 0 : x >= 7 ? 7 : x <= -8 ? -8 : (i8)x; } \
+  RLX_INLINE u8 rlx_##F##_to_u4(F x) { return x != x ? 0 : x >= 15 ? 15 : x <= 0 ? 0 : (u8)x; }
+RLX_SATURATE_FOUR(f32)
+RLX_SATURATE_FOUR(f64)
+
 /* f64 to f32 towards zero with a sticky last bit: rounding that to a narrower type rounds x once. */
 RLX_INLINE f32 rlx_sticky_f32(f64 x) {
   const f32 y = (f32)x;

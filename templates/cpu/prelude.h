@@ -28,6 +28,8 @@ typedef __UINT32_TYPE__ u32;
 typedef __UINT64_TYPE__ u64;
 typedef float f32;
 typedef double f64;
+typedef float _Complex c64;
+typedef double _Complex c128;
 
 #define RLX_UNUSED __attribute__((unused))
 #define RLX_INLINE static inline __attribute__((always_inline, unused))
@@ -104,8 +106,14 @@ RLX_INLINE u64 rlx_bits_f64(f64 x) { const union { f64 x; u64 u; } both = {.x = 
 RLX_INLINE f32 rlx_of_bits_f32(u32 u) { const union { u32 u; f32 x; } both = {.u = u}; return both.x; }
 RLX_INLINE f64 rlx_of_bits_f64(u64 u) { const union { u64 u; f64 x; } both = {.u = u}; return both.x; }
 
+#define RLX_RE(x) __real__(x)
+#define RLX_IM(x) __imag__(x)
+#define rlx_parts_c64(re, im) __builtin_complex((f32)(re), (f32)(im))
+#define rlx_parts_c128(re, im) __builtin_complex((f64)(re), (f64)(im))
+
 #include "integers.h"
 #include "convert.h"
+#include "complex.h"
 #include "polynomials.h"
 #include "f64.h"
 #include "math.h"

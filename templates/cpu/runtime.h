@@ -8,8 +8,6 @@
 #define RLX_AS_WRITTEN __attribute__((optimize("O0"), noinline))
 #endif
 
-typedef struct { u64 low, high; } rlx_pair;  /* 16 bytes that are only moved */
-
 typedef struct {
   i64 next;     /* first task not yet taken */
   i32 done;

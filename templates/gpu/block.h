@@ -19,6 +19,7 @@ RLX_INLINE i16 rlx_xor_lane(i16 v, int lanes) { return (i16)rlx_xor_lane((i32)v,
 RLX_INLINE u16 rlx_xor_lane(u16 v, int lanes) { return (u16)rlx_xor_lane((i32)v, lanes); }
 RLX_INLINE i8 rlx_xor_lane(i8 v, int lanes) { return (i8)rlx_xor_lane((i32)v, lanes); }
 RLX_INLINE u8 rlx_xor_lane(u8 v, int lanes) { return (u8)rlx_xor_lane((i32)v, lanes); }
+template <class T> RLX_INLINE rlx_complex<T> rlx_xor_lane(rlx_complex<T> v, int lanes) { return rlx_complex<T>(rlx_xor_lane(v.re, lanes), rlx_xor_lane(v.im, lanes)); }
 
 template <class Op, class T> RLX_INLINE T rlx_wave_fold(T v) {
   for (int lanes = RLX_WAVE / 2; lanes > 0; lanes >>= 1) v = Op::of(v, rlx_xor_lane(v, lanes));

@@ -55,4 +55,9 @@ RLX_INLINE bool rlx_bit_not(bool a) { return !a; }
   RLX_INLINE T RLX_CAT(rlx_to_, T)(f32 x) { return RLX_CAT(rlx_f32_to_, T)(x); } \
   RLX_INLINE T RLX_CAT(rlx_to_, T)(f64 x) { return RLX_CAT(rlx_f64_to_, T)(x); } \
   template <class X> RLX_INLINE T RLX_CAT(rlx_to_, T)(X x) { return (T)x; }
+#define RLX_FOUR_CASTS(T, C) \
+  RLX_INLINE C RLX_CAT(rlx_to_, T)(f32 x) { return RLX_CAT(rlx_f32_to_, T)(x); } \
+  RLX_INLINE C RLX_CAT(rlx_to_, T)(f64 x) { return RLX_CAT(rlx_f64_to_, T)(x); } \
+  template <class X> RLX_INLINE C RLX_CAT(rlx_to_, T)(X x) { return RLX_CAT(rlx_load_, T)((C)x); }
+RLX_FOUR_CASTS(i4, i8) RLX_FOUR_CASTS(u4, u8)
 RLX_CASTS(i8) RLX_CASTS(i16) RLX_CASTS(i32) RLX_CASTS(i64) RLX_CASTS(u8) RLX_CASTS(u16) RLX_CASTS(u32) RLX_CASTS(u64)

@@ -11,7 +11,7 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef float f32;
 typedef double f64;
-struct rlx_pair { f64 re, im; };
+#include "complex.h"
 #define _Bool bool
 #define RLX_GPU 1
 #define RLX_INLINE static __device__ __forceinline__
@@ -65,8 +65,14 @@ RLX_INLINE i64 rlx_ceil_quotient(i64 a, i64 b) { return -rlx_floor_quotient(-a, 
 // A thread's number in a one-dimensional grid.
 RLX_INLINE i64 rlx_thread() { return (i64)blockIdx.x * blockDim.x + threadIdx.x; }
 
+#define RLX_RE(x) ((x).re)
+#define RLX_IM(x) ((x).im)
+#define rlx_parts_c64(re, im) c64(re, im)
+#define rlx_parts_c128(re, im) c128(re, im)
+
 #include "../cpu/integers.h"
 #include "../cpu/convert.h"
+#include "../cpu/complex.h"
 #include "../cpu/polynomials.h"
 #include "../cpu/f64.h"
 #include "../cpu/math.h"

@@ -11,10 +11,9 @@ from rlxpy.extend.kernels import When
 from rlxpy.ir.dims import Dim, Quotient, Shape, SymDim
 from rlxpy.ir.dtypes import DType
 
-# storage types of the prelude; 16-bit and 8-bit floats are stored as integers and computed in f32
-STORAGE = {DType.BOOL: "u8", DType.I4: "i8", DType.U4: "u8", DType.F4E2M1: "u8", DType.F8E4M3FN: "u8", DType.F8E5M2: "u8", DType.F16: "u16", DType.BF16: "u16",
-           DType.C64: "u64", DType.C128: "rlx_pair"}  # complex numbers are only moved
-VALUE = {DType.F16: "f32", DType.BF16: "f32", DType.F8E4M3FN: "f32", DType.F8E5M2: "f32", DType.F4E2M1: "f32", DType.BOOL: "_Bool"}
+# storage types of the prelude; floats of 16 bits and fewer are stored as integers and computed in f32, and of a 4-bit integer's byte only the lower half counts
+STORAGE = {DType.BOOL: "u8", DType.I4: "i8", DType.U4: "u8", DType.F4E2M1: "u8", DType.F8E4M3FN: "u8", DType.F8E5M2: "u8", DType.F16: "u16", DType.BF16: "u16"}
+VALUE = {DType.I4: "i8", DType.U4: "u8", DType.F16: "f32", DType.BF16: "f32", DType.F8E4M3FN: "f32", DType.F8E5M2: "f32", DType.F4E2M1: "f32", DType.BOOL: "_Bool"}
 
 
 def storage(d: DType) -> str:
@@ -69,6 +68,9 @@ def literal(v: Any, d: DType) -> str:
         cast = {"i64": "(i64)", "u64": "(u64)"}.get(d.text, "")  # _Generic, which chooses by the first operand, tells long long from long
         suffix = {"i64": "LL", "u64": "ULL", "u32": "U"}.get(d.text, "")
         return f"{cast}({int(v) + 1}{suffix}-1)" if low else f"{cast}{int(v)}{suffix}"
+    if d.is_complex:
+        part = DType.F64 if d is DType.C128 else DType.F32
+        return f"rlx_parts_{d.text}({literal(np.real(v), part)}, {literal(np.imag(v), part)})"
     x = float(v)
     if np.isnan(x):
         return "((f64)__builtin_nan(\"\"))" if d is DType.F64 else "((f32)__builtin_nanf(\"\"))"

@@ -11,7 +11,7 @@ from rlxpy.ir.op import Op
 
 STREAMS = 4        # stretches of a loop that go side by side, each with its accumulator: an addition need not wait for the one before
 STREAM_LINES = 12  # of a loop's body: a longer one has enough to do while an addition is under way
-STEP: Mapping[str, str] = {  # operators of an OpenMP reduction clause, and what each does to an accumulator
+STEP: Mapping[str, str] = {  # operators of an OpenMP reduction clause, and what each does to an accumulator; others are functions of two
     "+": "{a} += {v};", "*": "{a} *= {v};", "|": "{a} |= {v};", "&": "{a} &= {v};",
     "max": "{a} = {v} > {a} ? {v} : {a};", "min": "{a} = {v} < {a} ? {v} : {a};"}
 OPERATOR = {Op.SUM: "+", Op.MEAN: "+", Op.PROD: "*", Op.MAX: "max", Op.MIN: "min", Op.ANY: "|", Op.ALL: "&"}
@@ -19,7 +19,7 @@ OPERATOR = {Op.SUM: "+", Op.MEAN: "+", Op.PROD: "*", Op.MAX: "max", Op.MIN: "min
 
 @dataclass(frozen=True)
 class Fold:
-    """One accumulator: its name and C type, the operator of STEP, what it starts with, and the value that each element adds."""
+    """One accumulator: its name and C type, the operator, what it starts with, and the value that each element adds."""
 
     name: str
     c: str
@@ -28,7 +28,7 @@ class Fold:
     value: str
 
     def step(self, into: str, value: str) -> str:
-        return STEP[self.operator].format(a=into, v=value)
+        return STEP.get(self.operator, f"{{a}} = {self.operator}({{a}}, {{v}});").format(a=into, v=value)
 
 
 def least(d: DType) -> str:
@@ -42,7 +42,8 @@ def greatest(d: DType) -> str:
 def folds_of(op: Op, d: DType, value: str) -> tuple[Fold, ...]:
     """What a reduction over values of type `d` accumulates: `acc`, and for extremes of floats `nan`, since comparisons lose a NaN."""
     start = {Op.PROD: "1", Op.ALL: "1"}.get(op) or (least(d) if op is Op.MAX else greatest(d) if op is Op.MIN else "0")
-    acc = Fold("acc", ctext.value(d.accumulator), OPERATOR[op], start, value)
+    operator = f"rlx_mul_{d.text}" if op is Op.PROD and d.is_complex else OPERATOR[op]
+    acc = Fold("acc", ctext.value(d.accumulator), operator, start, value)
     return (acc, Fold("nan", "int", "|", "0", f"({value} != {value})")) if op in (Op.MAX, Op.MIN) and d.is_float else (acc,)
 
 
@@ -77,4 +78,5 @@ def _loop(first: str, last: str, lines: Sequence[str], folds: Sequence[Fold]) ->
 
 
 def _pragma(clauses: Sequence[tuple[str, str]]) -> str:
-    return f"RLX_PRAGMA(omp simd {' '.join(f'reduction({operator}: {names})' for operator, names in clauses)})"
+    known = [f"reduction({operator}: {names})" for operator, names in clauses if operator in STEP]
+    return f"RLX_PRAGMA(omp simd {' '.join(known)})" if len(known) == len(clauses) else ""

@@ -34,13 +34,9 @@ from rlxpy.extend.kernels import Constraint, KernelLibrary, KernelRow
 from rlxpy.ir.dtypes import DType
 from rlxpy.ir.op import ELEMENTWISE, Op
 
-# what generated code computes with; the others run on the host tier
-NUMBERS = tuple(d.text for d in DType if d not in (DType.I4, DType.U4) and not d.is_complex)
+REAL = tuple(d.text for d in DType if not d.is_complex)
 FLOATS = ("f16", "bf16", "f32", "f64")
 ON_HOST: tuple[tuple[tuple[str, ...], str, tuple[Op, ...]], ...] = (  # element types, why, and the ops that run in NumPy for them
-    (("i4", "u4"), "a byte holds one, and what its upper bits are is not said", (Op.CAST, Op.EQ, Op.NE, Op.WHERE, Op.PAD)),
-    (("c64", "c128"), "the scalar column's C is for real numbers", (
-        Op.NEG, Op.SQUARE, Op.CAST, Op.ADD, Op.SUB, Op.MUL, Op.DIV, Op.EQ, Op.NE, Op.WHERE, Op.SUM, Op.PROD, Op.CUMSUM, Op.MATMUL, Op.PAD, Op.SCATTER_ADD)),
     (tuple(d.text for d in DType if d.is_float), "only the encoding of a cache, from the types of one, is written in C", (Op.QUANTIZE,)),
 )
 # products on AMX: how, the operands' type, and the numerics that permit it
@@ -51,22 +47,21 @@ MOVEMENT = tuple(op for op in Op if op.row.view)
 
 
 def library(isa: Isa) -> KernelLibrary:
-    number, single = Constraint("out.dtype", "IN", NUMBERS), Constraint("out.dtype", "EQ", "f32")
-    read, inside = Constraint("in0.dtype", "IN", NUMBERS), Constraint("body.dtypes", "WITHIN", NUMBERS)
+    single, real = Constraint("out.dtype", "EQ", "f32"), Constraint("out.dtype", "IN", REAL)
     floating = Constraint("out.dtype", "IN", FLOATS)
     product, packed, rounded = matmul.emitter(isa), quant.emitter(isa), quant.int8_emitter(isa)
     panels, low = partial(matmul.scratch_nbytes, isa), Constraint("device.numerics", "EQ", "low")
     return KernelLibrary("cpu", tuple(replace(r, domain="cpu") for r in (
-        *(KernelRow(op.text, op, elementwise.emit, constraints=(number, read), doc="one loop nest") for op in Op if op in ELEMENTWISE),
-        KernelRow("fused.elementwise", Op.FUSED, elementwise.emit, kind="elementwise", constraints=(inside,), doc="one loop nest, one write"),
-        KernelRow("fused.reduce", Op.FUSED, reduction.emit, kind="reduce", constraints=(inside,), doc="a reduction with what feeds it and what follows"),
-        KernelRow("fused.rows", Op.FUSED, rows.emit, kind="rows", constraints=(inside,), doc="row by row, with what feeds it and what follows"),
-        *(KernelRow(op.text, op, reduction.emit, constraints=(number,)) for op in folds.OPERATOR),
+        *(KernelRow(op.text, op, elementwise.emit, doc="one loop nest") for op in Op if op in ELEMENTWISE),
+        KernelRow("fused.elementwise", Op.FUSED, elementwise.emit, kind="elementwise", doc="one loop nest, one write"),
+        KernelRow("fused.reduce", Op.FUSED, reduction.emit, kind="reduce", doc="a reduction with what feeds it and what follows"),
+        KernelRow("fused.rows", Op.FUSED, rows.emit, kind="rows", doc="row by row, with what feeds it and what follows"),
+        *(KernelRow(op.text, op, reduction.emit) for op in folds.OPERATOR),
         *_amx_rows(),
         *_amx_packed_rows(isa),
         *_amx_int8_rows(isa),
-        KernelRow("matmul", Op.MATMUL, product, constraints=(number,), scratch_nbytes=panels, tunables=(matmul.ROW_BLOCK,), doc="register tiles, plain loops for integers"),
-        *(KernelRow(f"fused.{kind}", Op.FUSED, product, kind=kind, constraints=(inside, Constraint("body.ops", "HAS", "matmul")),
+        KernelRow("matmul", Op.MATMUL, product, scratch_nbytes=panels, tunables=(matmul.ROW_BLOCK,), doc="register tiles, plain loops for integers"),
+        *(KernelRow(f"fused.{kind}", Op.FUSED, product, kind=kind, constraints=(Constraint("body.ops", "HAS", "matmul"),),
                     scratch_nbytes=panels, tunables=(matmul.ROW_BLOCK,), doc="products and their epilogue")
           for kind in ("matmul", "gated_mlp")),
         *(KernelRow(f"fused.q{kind}", Op.FUSED, packed, kind=kind, constraints=(single, Constraint("qmatmul.encoding", "IN", blocks.BLOCKS)),
@@ -76,10 +71,10 @@ def library(isa: Isa) -> KernelLibrary:
         KernelRow("qmatmul.int8", Op.QMATMUL, rounded, constraints=(single, low, Constraint("attrs.encoding", "IN", blocks.BLOCKS)), priority=1,
                   scratch_nbytes=quant.scratch_nbytes, doc="left rows rounded to int8"),
         KernelRow("qmatmul", Op.QMATMUL, packed, constraints=(single, Constraint("attrs.encoding", "IN", blocks.BLOCKS)), doc="weights decoded in registers, or by panels"),
-        KernelRow("conv", Op.CONV, conv.emitter(isa), constraints=(number,), scratch_nbytes=conv.scratch_nbytes, doc="gathered windows through register tiles, or row by row"),
-        KernelRow("fused.conv", Op.FUSED, conv.emitter(isa), kind="conv", constraints=(inside,), scratch_nbytes=conv.scratch_nbytes, doc="a convolution and its epilogue"),
-        *(KernelRow(op.text, op, pool.emit_pool, constraints=(number,), doc="tap by tap into a run of results") for op in (Op.MAX_POOL, Op.AVG_POOL)),
-        KernelRow("resize", Op.RESIZE, pool.emit_resize, constraints=(number,), doc="places along the last axis once for many rows"),
+        KernelRow("conv", Op.CONV, conv.emitter(isa), constraints=(real,), scratch_nbytes=conv.scratch_nbytes, doc="gathered windows through register tiles, or row by row"),
+        KernelRow("fused.conv", Op.FUSED, conv.emitter(isa), kind="conv", constraints=(real,), scratch_nbytes=conv.scratch_nbytes, doc="a convolution and its epilogue"),
+        *(KernelRow(op.text, op, pool.emit_pool, doc="tap by tap into a run of results") for op in (Op.MAX_POOL, Op.AVG_POOL)),
+        KernelRow("resize", Op.RESIZE, pool.emit_resize, doc="places along the last axis once for many rows"),
         KernelRow("dequantize", Op.DEQUANTIZE, quant.dequantizer(isa), constraints=(Constraint("attrs.encoding", "IN", blocks.BLOCKS),)),
         KernelRow("quantize", Op.QUANTIZE, encode.emit, constraints=(Constraint("attrs.encoding", "EQ", encode.ENCODING), Constraint("in0.dtype", "IN", ("f32", "f16", "bf16"))),
                   doc="block by block"),
@@ -94,15 +89,15 @@ def library(isa: Isa) -> KernelLibrary:
         KernelRow("rope", Op.ROPE, rope.emit, constraints=(floating,), doc="angles in f64"),
         *(KernelRow(op.text, op, movement.emit_copy, doc="a copy, where no view says it") for op in MOVEMENT),
         KernelRow("concat", Op.CONCAT, movement.emit_concat),
-        KernelRow("pad", Op.PAD, movement.emit_pad, constraints=(number,)),
+        KernelRow("pad", Op.PAD, movement.emit_pad),
         KernelRow("gather", Op.GATHER, indexed.emit_gather),
         KernelRow("take_along", Op.TAKE_ALONG, indexed.emit_take_along),
-        KernelRow("scatter_add", Op.SCATTER_ADD, indexed.emit_scatter_add, constraints=(number,), scratch_nbytes=indexed.scatter_scratch, doc="updates in their order"),
-        *(KernelRow(op.text, op, order.emit_arg, constraints=(read,), doc="candidates side by side") for op in (Op.ARGMAX, Op.ARGMIN)),
-        KernelRow("cumsum", Op.CUMSUM, order.emit_cumsum, constraints=(number,), scratch_nbytes=order.cumsum_scratch, doc="neighbouring lines at a time, long ones in blocks"),
-        *(KernelRow(op.text, op, order.emit_sort, constraints=(number,), scratch_nbytes=order.sort_scratch, doc="by the digits of a key") for op in (Op.SORT, Op.TOP_K)),
+        KernelRow("scatter_add", Op.SCATTER_ADD, indexed.emit_scatter_add, scratch_nbytes=indexed.scatter_scratch, doc="updates in their order"),
+        *(KernelRow(op.text, op, order.emit_arg, doc="candidates side by side") for op in (Op.ARGMAX, Op.ARGMIN)),
+        KernelRow("cumsum", Op.CUMSUM, order.emit_cumsum, scratch_nbytes=order.cumsum_scratch, doc="neighbouring lines at a time, long ones in blocks"),
+        *(KernelRow(op.text, op, order.emit_sort, scratch_nbytes=order.sort_scratch, doc="by the digits of a key") for op in (Op.SORT, Op.TOP_K)),
         KernelRow("kv_append", Op.KV_APPEND, movement.emit_append),
-        KernelRow("iota", Op.IOTA, movement.emit_iota, constraints=(number,)),
+        KernelRow("iota", Op.IOTA, movement.emit_iota),
         KernelRow("size", Op.SIZE, movement.emit_size),
         *(KernelRow(op.text, op, fourier.emit, constraints=(Constraint("in0.shape[axis]", "IN", range(1, fourier.LONGEST + 1)),), scratch_nbytes=fourier.scratch_nbytes,
                     doc="mixed radices; Bluestein's convolution for large primes") for op in (Op.FFT, Op.IFFT, Op.RFFT)),
@@ -122,7 +117,7 @@ def _amx_rows() -> Iterator[KernelRow]:
                         scratch_nbytes=scratch, doc=doc)
         for kind in ("matmul", "gated_mlp"):
             yield KernelRow(f"fused.{kind}.{name}", Op.FUSED, amx.emitter(scheme), kind=kind, priority=1, scratch_nbytes=scratch, doc=f"{doc}, and their epilogue", constraints=(
-                *enough, permitted, Constraint("body.ops", "HAS", "matmul"), Constraint("matmul.dtype", "EQ", dtype), Constraint("body.dtypes", "WITHIN", NUMBERS)))
+                *enough, permitted, Constraint("body.ops", "HAS", "matmul"), Constraint("matmul.dtype", "EQ", dtype)))
 
 
 def _amx_attention_rows(isa: Isa) -> Iterator[KernelRow]:

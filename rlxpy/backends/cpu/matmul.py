@@ -202,10 +202,10 @@ def plain(site: Site, p: Products) -> Kernel:
         a, b = scalar.load(p.left.stored, f"l[k*{ctext.dim(wa[-1])}]"), scalar.load(right.dtype, f"r{k}[k*{ctext.dim(wb[-2])} + (j0 + jj)*{ctext.dim(wb[-1])}]")
         if wb[-1] == 1:
             sums += [f"{acc} c{k}[{PLAIN_COLUMNS}] = {{0}};", "for (i64 k = 0; k < K; k++) {", f"  const {acc} a = {a};", "  RLX_SIMD",
-                     f"  for (i64 jj = 0; jj < width; jj++) c{k}[jj] += ({acc})(a * {b});", "}"]
+                     f"  for (i64 jj = 0; jj < width; jj++) c{k}[jj] += ({acc})({scalar.times(n.type.dtype, 'a', b)});", "}"]
         else:
             sums += [f"{acc} c{k}[{PLAIN_COLUMNS}];", "for (i64 jj = 0; jj < width; jj++) {", f"  {acc} s = 0;", "  RLX_SIMD_REDUCE(+, s)",
-                     f"  for (i64 k = 0; k < K; k++) s += ({acc})({a} * {b});", f"  c{k}[jj] = s;", "}"]
+                     f"  for (i64 k = 0; k < K; k++) s += ({acc})({scalar.times(n.type.dtype, a, b)});", f"  c{k}[jj] = s;", "}"]
     lines = [f"const i64 N = {ctext.dim(p.columns)}, K = {ctext.dim(p.depth)};", "for (i64 r = t0; r < t1; r++) {", *indent([*unravel(site.out.shape[:-1]), *pointers]),
              f"  for (i64 j0 = 0; j0 < N; j0 += {PLAIN_COLUMNS}) {{", f"    const i64 width = rlx_least((i64){PLAIN_COLUMNS}, N - j0);", *indent([*sums, *parts.row], 2),
              "    for (i64 jj = 0; jj < width; jj++) {", "      const i64 j = j0 + jj; (void)j;", *indent(parts.inner, 3), "    }", "  }", "}"]

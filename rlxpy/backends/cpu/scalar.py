@@ -37,11 +37,24 @@ def rounded(d: DType, text: str) -> str:
     return load(d, store(d, text)) if d in ctext.VALUE and d is not DType.BOOL else text
 
 
+COMPLEX = {Op.MUL: "rlx_mul_{d}({0},{1})", Op.SQUARE: "rlx_mul_{d}({0},{0})", Op.DIV: "rlx_div_{d}({0},{1})",
+           Op.FMA: "(rlx_mul_{d}({0},{1})+{2})"}  # where the table's text would follow C's rules for infinities
+
+
+def times(d: DType, a: str, b: str) -> str:
+    """A product, by any type's rules."""
+    return COMPLEX[Op.MUL].format(a, b, d=d.text) if d.is_complex else f"{a} * {b}"
+
+
 def expression(n: Node, graph: Graph, args: list[str]) -> str:
+    d = n.type.dtype
     if n.op is Op.CAST:
-        return f"rlx_to_{n.type.dtype.text}({args[0]})"
+        real = graph.type(n.inputs[0]).dtype.is_complex and not d.is_complex and d is not DType.BOOL
+        return f"rlx_to_{d.text}({f'RLX_RE({args[0]})' if real else args[0]})"
+    if d.is_complex and n.op in COMPLEX:
+        return COMPLEX[n.op].format(*args, d=d.text)
     assert n.row.scalar is not None, "only elementwise ops are in a chain"
-    return rounded(n.type.dtype, n.row.scalar.format(*args))
+    return rounded(d, n.row.scalar.format(*args))
 
 
 def chain(body: Graph, given: Mapping[Ref, str], result: Ref | None = None, *, write: Callable[[Node, Graph, list[str]], str] = expression,

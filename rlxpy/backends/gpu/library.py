@@ -9,7 +9,7 @@ from rlxpy.backends.cpu import blocks
 from rlxpy.backends.cpu.folds import OPERATOR
 from rlxpy.backends.cpu.fourier import LONGEST
 from rlxpy.backends.cpu.indexed import scatter_scratch
-from rlxpy.backends.cpu.library import FLOATS, MOVEMENT, NUMBERS, ON_HOST as ON_HOST
+from rlxpy.backends.cpu.library import FLOATS, MOVEMENT, ON_HOST as ON_HOST, REAL
 from rlxpy.backends.gpu import (
     attention,
     attention_units,
@@ -46,39 +46,38 @@ def library(target: GpuTarget) -> KernelLibrary:
 
 
 def _rows(target: GpuTarget) -> list[KernelRow]:
-    number, read, inside = Constraint("out.dtype", "IN", NUMBERS), Constraint("in0.dtype", "IN", NUMBERS), Constraint("body.dtypes", "WITHIN", NUMBERS)
-    floating = Constraint("out.dtype", "IN", FLOATS)
+    floating, real = Constraint("out.dtype", "IN", FLOATS), Constraint("out.dtype", "IN", REAL)
     return [
-        *(KernelRow(op.text, op, elementwise.emit, constraints=(number, read), doc="a thread for each element") for op in Op if op in ELEMENTWISE),
-        KernelRow("fused.elementwise", Op.FUSED, elementwise.emit, kind="elementwise", constraints=(inside,), doc="a thread for each element, one write"),
-        *(KernelRow(op.text, op, reduction.emit, constraints=(number,), doc="a block or a thread for each result") for op in OPERATOR),
-        KernelRow("fused.reduce", Op.FUSED, reduction.emit, kind="reduce", constraints=(inside,), doc="a reduction with what feeds it and what follows"),
+        *(KernelRow(op.text, op, elementwise.emit, doc="a thread for each element") for op in Op if op in ELEMENTWISE),
+        KernelRow("fused.elementwise", Op.FUSED, elementwise.emit, kind="elementwise", doc="a thread for each element, one write"),
+        *(KernelRow(op.text, op, reduction.emit, doc="a block or a thread for each result") for op in OPERATOR),
+        KernelRow("fused.reduce", Op.FUSED, reduction.emit, kind="reduce", doc="a reduction with what feeds it and what follows"),
         *_products(target),
         *_attention(target),
         KernelRow("dequantize", Op.DEQUANTIZE, packed.emit_dequantize, constraints=(Constraint("attrs.encoding", "IN", blocks.BLOCKS),), doc="a thread for each value"),
         *(KernelRow(op.text, op, rows.emit_softmax, constraints=(floating,), doc="a block for each row, or a thread for each column") for op in (Op.SOFTMAX, Op.LOG_SOFTMAX)),
         *(KernelRow(op.text, op, rows.emit, constraints=(floating,), doc="a block for each row") for op in (Op.LAYER_NORM, Op.RMS_NORM)),
-        KernelRow("fused.rows", Op.FUSED, rows.emit, kind="rows", constraints=(inside,), doc="a block for each row, with what feeds it and what follows"),
+        KernelRow("fused.rows", Op.FUSED, rows.emit, kind="rows", doc="a block for each row, with what feeds it and what follows"),
         KernelRow("rope", Op.ROPE, rope.emit, constraints=(floating,), doc="a pair of channels a thread, angles in f64"),
         *(KernelRow(op.text, op, movement.emit_copy, doc="a copy, where no view says it") for op in MOVEMENT),
         KernelRow("concat", Op.CONCAT, movement.emit_concat, doc="a copy for each source"),
-        KernelRow("pad", Op.PAD, movement.emit_pad, constraints=(number,), doc="filled, then a copy"),
-        KernelRow("iota", Op.IOTA, movement.emit_iota, constraints=(number,)),
+        KernelRow("pad", Op.PAD, movement.emit_pad, doc="filled, then a copy"),
+        KernelRow("iota", Op.IOTA, movement.emit_iota),
         KernelRow("size", Op.SIZE, movement.emit_size),
         KernelRow("kv_append", Op.KV_APPEND, movement.emit_append, doc="overwritten rows are kept until the run is over"),
         KernelRow("gather", Op.GATHER, indexed.emit_gather, doc="an element a thread"),
         KernelRow("take_along", Op.TAKE_ALONG, indexed.emit_take_along, doc="an element a thread"),
-        KernelRow("scatter_add", Op.SCATTER_ADD, indexed.emit_scatter_add, constraints=(number,), scratch_nbytes=scatter_scratch, doc="updates in their order"),
-        *(KernelRow(op.text, op, order.emit_arg, constraints=(read,), doc="a block or a thread for each line") for op in (Op.ARGMAX, Op.ARGMIN)),
-        KernelRow("cumsum", Op.CUMSUM, order.emit_cumsum, constraints=(number,), doc="a block or a thread for each line"),
-        *(KernelRow(op.text, op, order.emit_sort, constraints=(number,), scratch_nbytes=order.sort_scratch, doc="runs in shared memory, merged") for op in (Op.SORT, Op.TOP_K)),
+        KernelRow("scatter_add", Op.SCATTER_ADD, indexed.emit_scatter_add, scratch_nbytes=scatter_scratch, doc="updates in their order"),
+        *(KernelRow(op.text, op, order.emit_arg, doc="a block or a thread for each line") for op in (Op.ARGMAX, Op.ARGMIN)),
+        KernelRow("cumsum", Op.CUMSUM, order.emit_cumsum, doc="a block or a thread for each line"),
+        *(KernelRow(op.text, op, order.emit_sort, scratch_nbytes=order.sort_scratch, doc="runs in shared memory, merged") for op in (Op.SORT, Op.TOP_K)),
         *(KernelRow(op.text, op, fourier.emit, constraints=(Constraint(points, "IN", range(1, LONGEST + 1)),), scratch_nbytes=fourier.scratch_nbytes, doc="a row a block")
           for ops, points in (((Op.FFT, Op.IFFT, Op.RFFT), "in0.shape[axis]"), ((Op.IRFFT,), "attrs.n")) for op in ops),
         KernelRow("random_bits", Op.RANDOM_BITS, random.emit_bits, doc="a Threefry block a thread"),
-        KernelRow("conv", Op.CONV, spatial.emit_conv, constraints=(number,), doc="a thread for each result"),
-        KernelRow("fused.conv", Op.FUSED, spatial.emit_conv, kind="conv", constraints=(inside,), doc="a convolution and its epilogue"),
-        *(KernelRow(op.text, op, spatial.emit_pool, constraints=(number,), doc="a thread for each result") for op in (Op.MAX_POOL, Op.AVG_POOL)),
-        KernelRow("resize", Op.RESIZE, spatial.emit_resize, constraints=(number,), doc="a thread for each result"),
+        KernelRow("conv", Op.CONV, spatial.emit_conv, constraints=(real,), doc="a thread for each result"),
+        KernelRow("fused.conv", Op.FUSED, spatial.emit_conv, kind="conv", constraints=(real,), doc="a convolution and its epilogue"),
+        *(KernelRow(op.text, op, spatial.emit_pool, doc="a thread for each result") for op in (Op.MAX_POOL, Op.AVG_POOL)),
+        KernelRow("resize", Op.RESIZE, spatial.emit_resize, doc="a thread for each result"),
         KernelRow("quantize", Op.QUANTIZE, encode.emit, constraints=(Constraint("attrs.encoding", "EQ", encode.ENCODING), Constraint("in0.dtype", "IN", ("f32", "f16", "bf16"))),
                   doc="a block a thread"),
     ]
@@ -86,10 +85,9 @@ def _rows(target: GpuTarget) -> list[KernelRow]:
 
 def _products(target: GpuTarget) -> Iterator[KernelRow]:
     """Of numbers and of packed weights, alone and with their epilogue: few rows, matrix units, tiles."""
-    inside = Constraint("body.dtypes", "WITHIN", NUMBERS)
-    plain, stored = (inside, Constraint("body.ops", "HAS", "matmul")), (SINGLE, Constraint("qmatmul.encoding", "IN", blocks.BLOCKS))
+    plain, stored = (Constraint("body.ops", "HAS", "matmul"),), (SINGLE, Constraint("qmatmul.encoding", "IN", blocks.BLOCKS))
     kinds = ("matmul", "gated_mlp")
-    asked = (Product(Op.MATMUL, "matmul", "", (Constraint("out.dtype", "IN", NUMBERS),), "out.dtype"), *(Product(Op.FUSED, f"fused.{k}", k, plain, "matmul.dtype") for k in kinds),
+    asked = (Product(Op.MATMUL, "matmul", "", (), "out.dtype"), *(Product(Op.FUSED, f"fused.{k}", k, plain, "matmul.dtype") for k in kinds),
              Product(Op.QMATMUL, "qmatmul", "", (SINGLE, Constraint("attrs.encoding", "IN", blocks.BLOCKS))), *(Product(Op.FUSED, f"fused.q{k}", k, stored) for k in kinds))
     for p in asked:
         for form, most, priority in (("one", 1, 3), ("few", matmul.FEW, 2)):

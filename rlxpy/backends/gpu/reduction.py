@@ -11,7 +11,8 @@ from rlxpy.backends.gpu.lines import by_thread, steps
 from rlxpy.ir.dims import product
 from rlxpy.ir.graph import Ref
 
-FOLD = {"+": "rlx_sum", "*": "rlx_prod", "max": "rlx_max", "min": "rlx_min", "|": "rlx_or", "&": "rlx_and"}  # of block.h, by the operator of cpu/folds.py
+FOLD = {"+": "rlx_sum", "*": "rlx_prod", "max": "rlx_max", "min": "rlx_min", "|": "rlx_or", "&": "rlx_and",
+        "rlx_mul_c64": "rlx_prod", "rlx_mul_c128": "rlx_prod"}  # of block.h, by the operator of cpu/folds.py
 
 
 def emit(site: Site) -> Kernel:

@@ -6,15 +6,16 @@ from functools import cache
 
 from rlxpy.backends.cpu.control import refusal
 from rlxpy.backends.cpu.encode import ENCODING
-from rlxpy.backends.cpu.library import NUMBERS
 from rlxpy.extend.backend import BackendSpec, Device
 from rlxpy.extend.kernels import Constraint, KernelLibrary, KernelRow, KernelSearchPath
+from rlxpy.ir.dtypes import DType
 from rlxpy.ir.graph import Graph, Node
 from rlxpy.ir.op import ELEMENTWISE, Op
 from rlxpy.targets.c99 import compute, move, packed
 from rlxpy.targets.c99.custom import own_kernel
 from rlxpy.targets.c99.text import Emitter
 
+NUMBERS = tuple(d.text for d in DType if d not in (DType.I4, DType.U4) and not d.is_complex)  # that it computes with
 REDUCTIONS = (Op.SUM, Op.MEAN, Op.PROD, Op.MAX, Op.MIN, Op.ANY, Op.ALL)
 MOVEMENT = tuple(op for op in Op if op.row.view)
 
