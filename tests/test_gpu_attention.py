@@ -8,7 +8,8 @@ from test_cpu_attention import CASES, check, oracle
 from test_kv_cache import GROUPS, HEADS, WIDTH, attends, causal, kept
 
 from rlxpy import Builder, CompileOptions, compile, sym
-from rlxpy.backends.gpu.attention import FEW, PART_KEYS
+from rlxpy.backends.gpu.attention_few import FEW, PART_KEYS
+from rlxpy.backends.gpu.units import UNITS
 
 DEBUG = CompileOptions(debug=True)
 
@@ -19,8 +20,9 @@ def test_every_mask_and_shape(gpu: str) -> None:
     graph = b.finish(*(c.emit(b, i) for i, c in enumerate(cases)))
     rng = np.random.default_rng(7)
     given = [c.arrays(rng) for c in cases]
-    f = compile(graph, device=gpu, options=DEBUG)
-    assert {v.choice.name for s in f.plan.steps for v in s.variants if s.node.op.text == "attention"} > {"gpu/attention", "gpu/attention.few"}
+    units = [f"gpu/attention.{u.name}_{d}" for u in UNITS for d in ("bf16", "f16") if fact(gpu, "arch") in u.archs]
+    f = compile(graph, device=gpu, options=CompileOptions(debug=True, tune=tuple(f"{name}:keys=16" for name in units)))
+    assert {v.choice.name for s in f.plan.steps for v in s.variants if s.node.op.text == "attention"} == {"gpu/attention", "gpu/attention.few", "gpu/attention.one", *units}
     want = [c.expected(a) for c, a in zip(cases, given, strict=True)]
     for _ in range(2):
         for got, expected, case in zip(f.run(*(a for arrays in given for a in arrays)), want, cases, strict=True):
@@ -43,7 +45,7 @@ def test_one_compile_serves_prefill_and_decode(gpu: str, kind: str) -> None:
 def test_narrow_and_packed_caches_are_read_as_they_lie(gpu: str) -> None:
     for stored in ("q8_0", {32: "bf16", 64: "f16"}[fact(gpu, "wave")]):
         f, rng = attends(stored, gpu), np.random.default_rng(0)
-        assert "gpu/fused.attention.few" in {v.choice.name for s in f.plan.steps for v in s.variants}
+        assert {f"gpu/fused.attention{form}" for form in ("", ".few", ".one")} <= {v.choice.name for s in f.plan.steps for v in s.variants}
         keys, values, past = np.zeros((1, GROUPS, 0, WIDTH)), np.zeros((1, GROUPS, 0, WIDTH)), 0
         for chunk in (20, 1, 3, 20, 20, 17):
             q, k, v = (rng.normal(size=(1, h, chunk, WIDTH)).astype(np.float32) for h in (HEADS, GROUPS, GROUPS))

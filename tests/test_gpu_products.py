@@ -15,7 +15,7 @@ from test_packed_kernels import BOUND, ROWS, depth_of, size, weights
 from rlxpy import Builder, CompileOptions, DType, Op, compile, sym
 from rlxpy.backends.cpu.blocks import BLOCKS
 from rlxpy.backends.gpu import units
-from rlxpy.backends.gpu.attention import PART_KEYS
+from rlxpy.backends.gpu.attention_few import PART_KEYS
 from rlxpy.backends.gpu.backend import spec_of
 from rlxpy.backends.gpu.sim import Simulation
 from rlxpy.ir.encoding import encoding

@@ -6,13 +6,13 @@ from itertools import product
 from rlxpy.backends.cpu import ctext
 from rlxpy.backends.cpu.attention import call_of
 from rlxpy.backends.cpu.kernel import Operand
-from rlxpy.backends.gpu.attention import element_of, facts_of, group_of, kernel, whole
+from rlxpy.backends.gpu.attention import element_of, facts_of, group_of, in_words, kernel, whole
 from rlxpy.backends.gpu.kernel import Kernel, Site, quotient
 from rlxpy.backends.gpu.units import SQUARE, Unit, needs
 from rlxpy.backends.templates import read, trimmed
 from rlxpy.extend.kernels import Tunable
 from rlxpy.frozen import dataclass
-from rlxpy.ir.dims import Dim, divides, upper
+from rlxpy.ir.dims import Dim, upper
 from rlxpy.ir.dtypes import DType
 
 MOST_CHANNELS = 256
@@ -62,20 +62,15 @@ def emit(unit: Unit, narrow: DType, site: Site) -> Kernel:
     (b, h, t, d), (_, g, _, _), (*_, e) = call.shapes
     tile, facts = tile_of(unit, d, e, **site.params), facts_of(call, site)
     for name, o, width, packing in (("q", call.q, d, ""), ("k", call.k, d, call.packing[0]), ("v", call.v, e, call.packing[1])):
-        facts[name] |= {"narrow": _narrow(o, packing, narrow), "direct": not packing and o.dtype is narrow and _in_eights(o, width)}
+        facts[name] |= {"narrow": _narrow(o, packing, narrow), "direct": not packing and o.dtype is narrow and in_words(o, width, EIGHT)}
     facts["out"] |= {"store": f"rlx_round_{narrow.text}(%s)"} if site.out.dtype is narrow else {}
     facts["mask_key"] = f"masks[a] + (s0 + s)*{facts['mask_step']}"
     text = trimmed("gpu/attention_units.cu.j2", **facts, unit=unit, narrow=narrow.text, product=unit.function(narrow), SQUARE=SQUARE, WAVES=tile.waves, KEYS=tile.keys,
                    D=tile.D, E=tile.E, held=tile.held)
-    return kernel(call, site, text, b * g * quotient(t * group_of(h, g), tile.waves*SQUARE), tile.waves*unit.lanes, (needs(unit.name, narrow), read("gpu/narrow.h")))
+    return kernel(call, site, text, b * g * quotient(t * group_of(h, g), tile.waves*SQUARE), tile.waves*unit.lanes, (needs(unit.name, narrow), read("gpu/words.h"), read("gpu/narrow.h")))
 
 
 def _narrow(o: Operand, packing: str, narrow: DType) -> str:
     """C for channel c of the row at p as `narrow` has it."""
     plain = o.dtype is narrow and not packing
     return f"p[c*{ctext.dim(o.layout.strides[3])}]" if plain else f"rlx_round_{narrow.text}({element_of(o, packing)})"
-
-
-def _in_eights(o: Operand, width: Dim) -> bool:
-    """Whether channels lie side by side, and every eighth at a multiple of 16 bytes."""
-    return o.layout.strides[3] == 1 and all(divides(EIGHT, n) for n in (width, o.layout.offset, *o.layout.strides[:3]))

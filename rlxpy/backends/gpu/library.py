@@ -12,6 +12,7 @@ from rlxpy.backends.cpu.indexed import scatter_scratch
 from rlxpy.backends.cpu.library import FLOATS, MOVEMENT, ON_HOST as ON_HOST, REAL
 from rlxpy.backends.gpu import (
     attention,
+    attention_few,
     attention_units,
     elementwise,
     encode,
@@ -124,12 +125,13 @@ def _narrow(unit: units.Unit, dtype: str) -> Iterator[tuple[str, DType, tuple[Co
 
 
 def _attention(target: GpuTarget) -> Iterator[KernelRow]:
-    """Few queries, then many, on matrix units where the chip has them and the channels are not too many."""
+    """One query, few, then many, on matrix units where the chip has them and the channels are not too many."""
     asked = (Constraint("out.dtype", "IN", ("f32", "f16", "bf16")), *_channels(attention.MOST_CHANNELS))
-    names, few = ("q", "k", "v", "mask"), Constraint("q.shape[2]", "LE", attention.FEW)
+    names = ("q", "k", "v", "mask")
     for op, name, kind, more in ((Op.ATTENTION, "attention", "", ()), (Op.FUSED, "fused.attention", "attention", (Constraint("body.encodings", "WITHIN", blocks.BLOCKS),))):
-        yield KernelRow(f"{name}.few", op, attention.emit_few, names, kind=kind, constraints=(*asked, *more, few), priority=2, scratch_nbytes=attention.scratch_nbytes,
-                        doc="keys in parts, and what joins them")
+        for form, most, priority in (("one", 1, 3), ("few", attention_few.FEW, 2)):
+            yield KernelRow(f"{name}.{form}", op, attention_few.emit, names, kind=kind, constraints=(*asked, *more, Constraint("q.shape[2]", "LE", most)), priority=priority,
+                            scratch_nbytes=attention_few.scratch_nbytes, doc="keys in parts, and what joins them")
         for unit in units.UNITS:
             for form, narrow, there in _narrow(unit, "out.dtype") if unit.vendor == target.vendor else ():
                 yield KernelRow(f"{name}.{form}", op, partial(attention_units.emit, unit, narrow), names, kind=kind, constraints=(*more, *there, *_channels(attention_units.MOST_CHANNELS)),
