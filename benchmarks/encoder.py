@@ -1,24 +1,29 @@
 """MiniLM's forward pass beside PyTorch, torch.compile, ONNX Runtime, OpenVINO and JAX: milliseconds, in turns, and errors against float64.
 
-    python benchmarks/encoder.py [--peers PYTHON] [--shapes 1x16,1x128,8x128,32x128] [--threads 1,2] [--rounds N] [--only NAME,NAME]
+    python benchmarks/encoder.py [--peers PYTHON] [--shapes 1x16,1x128,8x128,32x128] [--threads 1,2] [--rounds N] [--only NAME,NAME] [--compile-seconds N]
 
 The peers live in an environment of their own (`pip install torch transformers onnx onnxscript onnxruntime openvino jax safetensors`); what is not
 there is left out, with a sentence.  Every contestant is a process for each number of threads, bound to as many processors, that
-loads the model once; then all of them run the same token ids in turns, so that what else the machine does meets all alike.
+loads the model once; then all of them run the same token ids in turns, so that what else the machine does meets all alike.  torch.compile has
+a process for each shape as well, made one after the other: what is not compiled within --compile-seconds is left out.  torch keeps the
+kernels that it has compiled (TORCHINDUCTOR_CACHE_DIR), so that a second run takes a fraction of the first.
 Prints medians and least times, ratios to the fastest peer of the same kind, and the greatest error of the normalised embedding."""
 from __future__ import annotations
 
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from statistics import geometric_mean, median
+from threading import Timer
 from time import perf_counter
 from typing import Any
 
@@ -66,7 +71,7 @@ def torch_forward(dtype: str = "float32", compiled: bool = False) -> Callable[[i
         if compiled:
             import_module("torch._inductor.config").freezing = True
         model = torch_model(threads, dtype)
-        call = torch.compile(model) if compiled else model
+        call = torch.compile(model, dynamic=False) if compiled else model
 
         def forward(ids: Any, mask: Any) -> Any:
             with torch.no_grad():
@@ -212,15 +217,20 @@ def tokens(batch: int, length: int) -> Any:
     return ids.astype(np.int64)
 
 
+Case = tuple[int, int]  # texts, and tokens of each
+
+
 class Worker:
-    def __init__(self, python: str, name: str, threads: int, folder: Path) -> None:
-        self.name, self.threads = name, threads
+    """A contestant's process, which runs `shapes`."""
+
+    def __init__(self, python: str, name: str, threads: int, folder: Path, shapes: list[Case]) -> None:
+        self.name, self.threads, self.shapes = name, threads, shapes
         counts = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
         env = {**os.environ, **counts, "ENCODER_FOLDER": str(folder), "TOKENIZERS_PARALLELISM": "false", "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
         self.said = tempfile.TemporaryFile("w+")  # noqa: SIM115 (it lives as long as the process)
         self.process = subprocess.Popen([python, __file__, "--worker", name, str(threads)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        stderr=self.said, text=True, env=env)
-        self.repeats: dict[tuple[int, int], int] = {}
+                                        stderr=self.said, text=True, env=env, start_new_session=True)
+        self.repeats: dict[Case, int] = {}
         if self._read() != "ready":
             raise RuntimeError("no answer")
 
@@ -244,13 +254,34 @@ class Worker:
         self.process.stdin.close()
         self.process.wait(30)
 
+    def kill(self) -> None:
+        """With the compilers that it started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
 
-def started(python: str, name: str, threads: int, folder: Path) -> Worker | None:
+
+def started(python: str, name: str, threads: int, folder: Path, shapes: list[Case]) -> Worker | None:
     try:
-        return Worker(python, name, threads, folder)
+        return Worker(python, name, threads, folder, shapes)
     except RuntimeError as e:
         print(f"left out: {name}, {threads} threads: {e}", file=sys.stderr)
         return None
+
+
+def prepared(w: Worker, seconds: float) -> bool:
+    """Whether its first calls, which compile, end within that time; its process does in any case."""
+    limit = Timer(seconds, w.kill)
+    limit.start()
+    try:
+        for shape in w.shapes:
+            w.ask(*shape, 1)
+    except (RuntimeError, BrokenPipeError) as e:
+        why = f"not ready in {seconds:.0f} s" if limit.finished.is_set() else str(e)
+        print(f"left out: {w.name}, {w.threads} threads, {', '.join(f'{b}x{s}' for b, s in w.shapes)}: {why}", file=sys.stderr)
+        return False
+    finally:
+        limit.cancel()
+    return True
 
 
 def main() -> None:
@@ -260,6 +291,7 @@ def main() -> None:
     parser.add_argument("--shapes", default="1x16,1x128,8x128,32x128")
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--compile-seconds", type=float, default=300.0, help="what torch.compile may take for one shape")
     parser.add_argument("--only", default="", help="parts of contestants' names, with commas between")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--worker", nargs=2)
@@ -275,12 +307,12 @@ def main() -> None:
         folder = Path(temporary)
         (folder / "model").symlink_to(Path(hub.resolve(args.model)).resolve())
         exact = exact_embeddings(args.peers, folder, shapes) if args.peers else {}
-        rows = [row for threads in map(int, args.threads.split(",")) for row in measured(args.peers, names, threads, folder, shapes, args.rounds, exact)]
+        rows = [row for threads in map(int, args.threads.split(",")) for row in measured(args, names, threads, folder, shapes, exact)]
     report(rows, shapes)
 
 
-def exact_embeddings(python: str, folder: Path, shapes: list[tuple[int, int]]) -> dict[tuple[int, int], Any]:
-    worker = started(python, "torch float64", 1, folder)
+def exact_embeddings(python: str, folder: Path, shapes: list[Case]) -> dict[Case, Any]:
+    worker = started(python, "torch float64", 1, folder, shapes)
     if worker is None:
         return {}
     found = {shape: np.array(worker.ask(*shape, 1, True)[1]) for shape in shapes if shape[0] <= 8}
@@ -288,31 +320,36 @@ def exact_embeddings(python: str, folder: Path, shapes: list[tuple[int, int]]) -
     return found
 
 
-def measured(peers: str, names: list[str], threads: int, folder: Path, shapes: list[tuple[int, int]], rounds: int, exact: dict[tuple[int, int], Any]) -> list[dict[str, Any]]:
-    workers = [w for n in names if (w := started(sys.executable if n.startswith("rlxpy") else peers, n, threads, folder))]
-    if not workers:
-        return []
+def measured(args: argparse.Namespace, names: list[str], threads: int, folder: Path, shapes: list[Case], exact: dict[Case, Any]) -> list[dict[str, Any]]:
+    pythons = {n: sys.executable if n.startswith("rlxpy") else args.peers for n in names}
+    workers = [w for n in names if "compile" not in n and (w := started(pythons[n], n, threads, folder, shapes))]
+    with ThreadPoolExecutor(max(1, len(workers))) as pool:  # what compiles does so now, side by side
+        ready = list(pool.map(lambda w: prepared(w, args.compile_seconds * len(shapes)), workers))
+    workers = [w for w, able in zip(workers, ready, strict=True) if able]
+    for n in names:  # these take minutes of every processor
+        if "compile" in n:
+            workers += [w for shape in shapes if (w := started(pythons[n], n, threads, folder, [shape])) and prepared(w, args.compile_seconds)]
     errors: dict[str, float] = {}
-    samples: dict[tuple[str, tuple[int, int]], list[float]] = {}
-    with ThreadPoolExecutor(len(workers)) as pool:  # what compiles does so now, side by side
-        list(pool.map(lambda w: [w.ask(*shape, 1) for shape in shapes], workers))
+    samples: dict[tuple[str, Case], list[float]] = {}
     for shape in shapes:
-        for w in workers:  # warm up, and see how often a sample is to repeat
+        able = [w for w in workers if shape in w.shapes]
+        for w in able:  # warm up, and see how often a sample is to repeat
             _, made = w.ask(*shape, 1, shape in exact)
             if shape in exact:
                 errors[w.name] = max(errors.get(w.name, 0.0), float(np.abs(np.array(made) - exact[shape]).max()))
             once = min(w.ask(*shape, 1)[0] for _ in range(2))
             w.repeats[shape] = max(1, int(SAMPLE_SECONDS / once))
-        for _ in range(rounds):
-            for w in workers:
+        for _ in range(args.rounds):
+            for w in able:
                 samples.setdefault((w.name, shape), []).append(w.ask(*shape, w.repeats[shape])[0])
     for w in workers:
         w.end()
-    return [{"name": w.name, "kind": CONTESTANTS[w.name][0], "threads": threads, "error": errors.get(w.name), "load": os.getloadavg()[0],
-             "ms": {f"{b}x{s}": [1e3 * t for t in samples[w.name, (b, s)]] for b, s in shapes}} for w in workers]
+    return [{"name": n, "kind": CONTESTANTS[n][0], "threads": threads, "error": errors.get(n), "load": os.getloadavg()[0],
+             "ms": {f"{b}x{s}": [1e3 * t for t in samples[n, (b, s)]] for b, s in shapes if (n, (b, s)) in samples}}
+            for n in dict.fromkeys(w.name for w in workers)]
 
 
-def report(rows: list[dict[str, Any]], shapes: list[tuple[int, int]]) -> None:
+def report(rows: list[dict[str, Any]], shapes: list[Case]) -> None:
     from machine import facts
 
     if "--json" in sys.argv:
@@ -323,14 +360,14 @@ def report(rows: list[dict[str, Any]], shapes: list[tuple[int, int]]) -> None:
     cells = [f"{b}x{s}" for b, s in shapes]
     print(f"{'':27}{'kind':>5}{'threads':>8}" + "".join(f"{c:>19}" for c in cells) + f"{'error':>10}")
     for r in rows:
-        values = "".join(f"{median(r['ms'][c]):>10.2f} ({min(r['ms'][c]):.2f})".rjust(19) for c in cells)
+        values = "".join((f"{median(r['ms'][c]):>10.2f} ({min(r['ms'][c]):.2f})" if c in r["ms"] else "left out").rjust(19) for c in cells)
         print(f"{r['name']:27}{r['kind']:>5}{r['threads']:>8}{values}" + (f"{r['error']:>10.1e}" if r["error"] is not None else ""))
     for r in (r for r in rows if r["name"].startswith("rlxpy")):
         kind = F32 if r["kind"] == "x3" else r["kind"]
         peers = [p for p in rows if p["kind"] == kind and p["threads"] == r["threads"] and not p["name"].startswith("rlxpy")]
-        if peers:
-            ratios = [min(median(p["ms"][c]) for p in peers) / median(r["ms"][c]) for c in cells]
-            print(f"{r['name']}, {r['threads']} threads: " + ", ".join(f"{c} {x:.2f}x" for c, x in zip(cells, ratios, strict=True)) + f"; geometric mean {geometric_mean(ratios):.2f}x")
+        ratios = {c: min(times) / median(r["ms"][c]) for c in cells if (times := [median(p["ms"][c]) for p in peers if c in p["ms"]])}
+        if ratios:
+            print(f"{r['name']}, {r['threads']} threads: " + ", ".join(f"{c} {x:.2f}x" for c, x in ratios.items()) + f"; geometric mean {geometric_mean(ratios.values()):.2f}x")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ from rlxpy.ir.types import TensorType
 
 ROW_BLOCK = Tunable("row_block", (24, 48, 96, 192, 384), 96)  # rows of the left operand that stay in the first caches while a panel passes
 GROUP_NUMEL = 1 << 15  # columns x depth of the panels one task reads
+TASKS = 16             # a product is cut into, at least, as long as a task has a panel: enough for threads to end together
+FEW_BLOCKS = 2         # of rows, up to which the time that panels take to come from memory shows
 FEW_ROWS = 2           # up to here a right operand that is used once is cheaper to read where it lies than to pack
 PLAIN_COLUMNS = 64     # sums side by side in the first cache
 FEW = {1: 4, 2: 2}     # rows to panels walked at once: so few rows wait for memory, which several streams keep busy
@@ -62,7 +64,8 @@ def _functions(tile: Tile) -> str:
     bf16 = tile.kept is DType.BF16
     widened = "(v)(__builtin_convertvector(*(const narrow *)(%s), wide) << 16)"
     return render("cpu/tile.h.j2", T=tile.kept.text, A=ctext.value(tile.sums), C=ctext.storage(tile.kept), nbytes=tile.sums.nbytes, VL=tile.vector, NR=tile.columns,
-                  MR=tile.rows, few=FEW, AHEAD=AHEAD_NBYTES // tile.kept.nbytes, load=widened if bf16 else "*(const v *)(%s)", widens=bf16,
+                  MR=tile.rows, few=FEW, AHEAD=AHEAD_NBYTES // tile.kept.nbytes,
+                  lines=range(0, tile.columns, ALIGN_NBYTES // tile.kept.nbytes), TASKS=TASKS, load=widened if bf16 else "*(const v *)(%s)", widens=bf16,
                   FMA="RLX_VFMA_F64" if tile.sums is DType.F64 else "RLX_VFMA", GROUP=GROUP_NUMEL)
 
 
@@ -181,10 +184,12 @@ def _tiled(site: Site, tile: Tile, p: Products, left: Operand, rights: tuple[str
     asked = site.params.get(ROW_BLOCK.name, ROW_BLOCK.default)  # convolutions have no point of their own
     block = asked - asked % tile.rows
     text = render("cpu/matmul.c.j2", T=tile.kept.text, A=ctext.storage(tile.sums), C=ctext.storage(tile.kept), M=rows, N=columns, K=depth, MR=tile.rows, NR=wide, MC=block,
+                  FEW_BLOCKS=FEW_BLOCKS, count=ctext.dim(w.count),
                   lda=ctext.dim(w.row_step), a_step=ctext.dim(w.depth_step), products=len(p.nodes), batch=w.indices,
                   at=[batch_offset(w, k) for k in range(1 + len(p.nodes))], row=parts.row, inner=parts.inner)
     weights = tuple(f"const {ctext.storage(tile.kept)} *restrict w{k}" for k in range(len(rights)))
-    count = f"{ctext.dim(w.count)}*rlx_ceil_quotient({rows}, {block})*rlx_groups_{tile.kept.text}({columns}, {depth})"
+    blocks = f"{ctext.dim(w.count)}*rlx_ceil_quotient({rows}, {block})"
+    count = f"{blocks}*rlx_groups_{tile.kept.text}({rows}, {blocks}, {columns}, {depth})"
     return Kernel((*weights, *params(operands, site.out)), text, (*rights, *arguments(operands, site.out)), count, symbols_used(site), needs=(tile.text,))
 
 

@@ -73,7 +73,7 @@ def readers(encodings: Iterable[Encoding], isa: Isa) -> tuple[str, ...]:
 def _floats(site: Site, isa: Isa) -> Kernel:
     left, encodings, depth = _operands(site)
     split, step = depth > PANEL_DEPTH, left_rows(left)
-    way = Way("f32", FEW_ROWS, tile_rows(isa), tile_columns(isa), "rlx_panel_{}", "rlx_dots_{}", "rlx_tile_f32(height, 1, depth, x, {lda}, 1, panel{p}, c{p})")
+    way = Way("f32", FEW_ROWS, tile_rows(isa), tile_columns(isa), "rlx_panel_{}", "rlx_dots_{}", "rlx_tile_f32(height, 1, depth, 0, x, {lda}, 1, panel{p}, c{p})")
     panel = [min(depth, PANEL_DEPTH)*way.NR]*len(encodings)
     return _product(site, way, left, left.pointer, ctext.dim(step if step is not None else depth), panel, (Tile(isa, DType.F32, DType.F32).text, *readers(encodings, isa)),
                     split=split, gather=_gathered(left, depth) if step is None else [])
