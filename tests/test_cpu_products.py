@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from samples import ISAS
+from samples import ISAS, VECTORS
 
 from rlxpy import Builder, CompileOptions, DType, compile, settings, sym
 from rlxpy.backends.cpu.backend import Cpu
@@ -123,6 +123,19 @@ def test_sizes_known_at_run_time(threads: int) -> None:
         got = f.run(left, right, shift, z)
         np.testing.assert_allclose(got[0], np.maximum(left.astype(np.float64) @ right + shift, 0), rtol=0, atol=1e-4)
         np.testing.assert_allclose(got[1], np.broadcast_to(z.sum(-1, keepdims=True), (3, rows, 33)), rtol=0, atol=1e-4)
+
+
+def test_any_rows_pass_over_every_panel_once(threads: int) -> None:
+    """How panels are shared among tasks depends on the rows, the depth, and how many panels there are; the last is not a whole one."""
+    m, rng, b = sym("M", 0, 300), np.random.default_rng(6), Builder("panels")
+    weights = {f"w{d}": rng.normal(size=(d, 723)).astype(np.float32) for d in (8, 300, 2100)}
+    graph = b.finish(*(b.input(f"x{w.shape[0]}", (m, w.shape[0])) @ b.param(name, w.shape) for name, w in weights.items()))
+    with settings.override(isa=VECTORS):
+        f = compile(graph, weights, device="cpu", options=CompileOptions(debug=True), wait=True)
+    for rows in (0, 1, 2, 3, 16, 97, 200, 300):
+        given = [rng.normal(size=(rows, w.shape[0])).astype(np.float32) for w in weights.values()]
+        for x, w, got in zip(given, weights.values(), f.run(*given), strict=True):
+            assert np.all(np.abs(got - x.astype(np.float64) @ w) <= error_bound(x, w, DType.F32))
 
 
 def chains(x: Any, w: Any, u: Any, bias: Any, residual: Any) -> tuple[Any, ...]:
