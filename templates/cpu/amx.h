@@ -12,6 +12,9 @@ typedef f32 rlx_v16 __attribute__((vector_size(64)));
 #ifdef RLX_AMX_EMULATED
 typedef struct { u32 row[8][16][16]; } rlx_tiles;
 RLX_INLINE f32 rlx_flushed(f32 x) { return rlx_abs_f32(x) < 0x1p-126f ? rlx_of_bits_f32(rlx_bits_f32(x) & 0x80000000u) : x; }
+static RLX_UNUSED RLX_NOINLINE void rlx_rows64(char *restrict to, i64 to_step, const char *restrict from, i64 from_step) {
+  for (i64 r = 0; r < 16; r++) __builtin_memcpy(to + r*to_step, from + r*from_step, 64);
+}
 static RLX_UNUSED RLX_NOINLINE void rlx_tiles_bf16(u32 (*restrict c)[16], u32 (*restrict a)[16], u32 (*restrict b)[16]) {
   for (int m = 0; m < 16; m++)
     for (int n = 0; n < 16; n++) {
@@ -34,8 +37,8 @@ static RLX_UNUSED RLX_NOINLINE void rlx_tiles_i8(u32 (*restrict c)[16], u32 (*re
 #define RLX_AMX_END
 #define RLX_AMX_TILES rlx_tiles tiles_;
 #define RLX_AMX_ZERO(n) __builtin_memset(tiles_.row[n], 0, sizeof tiles_.row[n]);
-#define RLX_AMX_LOAD(n, from, step) for (i64 r_ = 0; r_ < 16; r_++) __builtin_memcpy(tiles_.row[n][r_], (const char *)(from) + r_*(step), 64);
-#define RLX_AMX_STORE(n, to, step) for (i64 r_ = 0; r_ < 16; r_++) __builtin_memcpy((char *)(to) + r_*(step), tiles_.row[n][r_], 64);
+#define RLX_AMX_LOAD(n, from, step) rlx_rows64((char *)tiles_.row[n], 64, (const char *)(from), step);
+#define RLX_AMX_STORE(n, to, step) rlx_rows64((char *)(to), step, (const char *)tiles_.row[n], 64);
 #define RLX_AMX_LOAD_I8_A(n, from, step) for (i64 r_ = 0; r_ < 16; r_++) __builtin_memcpy(tiles_.row[n][r_], (const char *)(from) + r_*(step), 32);
 #define RLX_AMX_LOAD_I8_B(n, from, step) for (i64 r_ = 0; r_ < 8; r_++) __builtin_memcpy(tiles_.row[n][r_], (const char *)(from) + r_*(step), 64);
 #define RLX_AMX_BF16(c, a, b) rlx_tiles_bf16(tiles_.row[c], tiles_.row[a], tiles_.row[b]);

@@ -41,7 +41,7 @@ class Scheme:
     least_rows: int
 
 
-BF16 = Scheme(1, ((0, 0),), 48, 16)
+BF16 = Scheme(1, ((0, 0),), 16, 16)
 X3 = Scheme(2, ((1, 0), (0, 0), (0, 1)), 12, 16)
 X6 = Scheme(3, ((2, 0), (1, 0), (1, 1), (0, 1), (0, 2), (0, 0)), 12, 32)
 
@@ -152,9 +152,10 @@ def _split_right(site: Site, scheme: Scheme, right: Operand, place: str) -> Kern
 def multiply(site: Site, scheme: Scheme, p: Products, w: Walk, left: Operand, rights: tuple[str | Packed, ...],
              row_block: int = ROW_BLOCK, decode: Sequence[Mapping[str, object]] = (), needs: tuple[str, ...] = ()) -> Kernel:
     """decode: of rights that are packed, how each is laid into tiles; templates/cpu/amx.c.j2.  needs: C functions that do it, else those of the planes."""
-    parts = epilogue(site, p.body, p.nodes, lambda k: f"c{k}[i*32 + jj]")
+    parts = epilogue(site, p.body, p.nodes, lambda k: f"before{k}[i*32 + jj]")
     operands, rows, columns = (left, *parts.operands), ctext.dim(w.rows), ctext.dim(p.columns)
-    body = render("cpu/amx.c.j2", M=rows, N=columns, K=ctext.dim(p.depth), P=scheme.planes, MC=row_block, KC=scheme.depth, FEW=FEW_ROWS, resident=RESIDENT_NBYTES, products=len(p.nodes),
+    body = render("cpu/amx.c.j2", M=rows, N=columns, K=ctext.dim(p.depth), P=scheme.planes, MC=row_block, KC=scheme.depth, several=upper(p.depth) > scheme.depth * TILE_DEPTH,
+                  whole=isinstance(p.columns, int) and p.columns % (2 * TILE) == 0, FEW=FEW_ROWS, resident=RESIDENT_NBYTES, products=len(p.nodes),
                   matrices=ctext.dim(w.count), batch=w.indices, at=[batch_offset(w, 1 + k) for k in range(len(p.nodes))],
                   counts=[ctext.dim(product(r.shape[:-2])) for r in p.rights], row=parts.row, inner=parts.inner, decode=decode)
     weights = tuple(f"const {'u8' if decode else 'u16'} *restrict w{k}" for k in range(len(rights)))
