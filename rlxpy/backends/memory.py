@@ -1,6 +1,7 @@
 """Planned values as NumPy arrays over the memory that the plan put them in."""
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,11 +25,33 @@ def aligned_bytes(nbytes: int, make: Callable[..., Array] = np.empty) -> Array:
     return raw[start:start + nbytes]
 
 
+def zero_pages(nbytes: int, dtype: Any) -> Array:
+    """[nbytes] of zeros that take memory page by page, as they are written: a cache is made for the longest conversation, and most are short.
+    NumPy would ask for huge pages, of which each head's first row takes one."""
+    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}  # a fork's writes are its own
+    return np.frombuffer(mmap.mmap(-1, max(nbytes, 1), **private), dtype)[:nbytes]
+
+
+def release(array: Array) -> None:
+    """Let the system have back the whole pages of a file mapped for reading that hold an array; to read it is to fetch them again.  Other memory stays."""
+    base: Any = array
+    read = False
+    while isinstance(base, np.ndarray):
+        read = read or (isinstance(base, np.memmap) and base.mode == "r")  # only such pages are what the file says
+        base = base.base
+    if not read or not isinstance(base, mmap.mmap) or not array.flags.c_contiguous or not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    start = array.ctypes.data - np.frombuffer(base, np.uint8).ctypes.data
+    first, last = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, (start + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+    if first < last:
+        base.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+
 def space_bytes(plan: Plan, space: Space, make: Callable[..., Array] = np.empty) -> Array:
     """Memory of one space.  Raises InputError when the largest sizes need more than there is."""
     try:
         return aligned_bytes(plan.nbytes[space], make)
-    except (MemoryError, ValueError):  # ValueError when there is no such address
+    except (MemoryError, ValueError, OSError, OverflowError):  # mmap's and NumPy's words for it; ValueError when there is no such address
         sizes = ", ".join(f"{s} up to {s.hi}" for s in plan.graph.symbols.values()) or "fixed shapes"
         raise InputError(f"no memory for {plan.nbytes[space]} bytes of {space.value}", why=f"that is what {sizes} may need",
                          fix="narrow the ranges, as in sym('S', 1, 512)") from None

@@ -4,9 +4,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-import numpy as np
-
-from rlxpy.backends.memory import space_bytes
+from rlxpy.backends.memory import space_bytes, zero_pages
 from rlxpy.errors import InputError
 from rlxpy.extend.plan import Plan, Space
 
@@ -15,7 +13,7 @@ class State:
     """The lock keeps its calls apart.  `bound`: what an executable keeps with it between calls."""
 
     def __init__(self, plan: Plan) -> None:
-        self.plan, self.memory, self.lock = plan, space_bytes(plan, Space.STATE, np.zeros), threading.Lock()
+        self.plan, self.memory, self.lock = plan, space_bytes(plan, Space.STATE, zero_pages), threading.Lock()
         self.address = self.memory.ctypes.data
         self.bound: Any = None
 

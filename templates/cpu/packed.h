@@ -86,6 +86,25 @@ RLX_INLINE rlx_scales rlx_heads(const u8 *a, const u8 *b, const u8 *c, const u8 
 #define RLX_SPREAD(heads, which) ((rlx_scales)__builtin_ia32_shufps256(heads, heads, (which) ? 0xaa : 0))
 #endif
 
+/* f16 side by side, one for each lane of rlx_scales. */
+RLX_INLINE rlx_scales rlx_half_lanes(const u8 *p) {
+#if defined(__F16C__)
+  typedef i16 halves __attribute__((vector_size(16), aligned(1), may_alias));
+#if RLX_BYTES == 32
+  return (rlx_scales)RLX_WIDEN8(*(const halves *)p);
+#else
+  typedef u64 pair __attribute__((vector_size(16)));
+  u64 four;
+  __builtin_memcpy(&four, p, 8);
+  return (rlx_scales)RLX_WIDEN4((halves)(pair){four, 0});
+#endif
+#else
+  rlx_scales wide;
+  for (int l = 0; l < RLX_BYTES / 4; l++) { u16 bits; __builtin_memcpy(&bits, p + 2*l, 2); wide[l] = rlx_half(bits); }
+  return wide;
+#endif
+}
+
 /* table[code] of 16 signed bytes; each code below 16. */
 #if RLX_BYTES == 32 && defined(__AVX2__)
 RLX_INLINE rlx_bytes rlx_look_up(const u8 *table, rlx_bytes code) {

@@ -274,7 +274,8 @@ static RLX_UNUSED void rlx_over(rlx_loop *loop) {
   if (said_##name >> 1 != kernel_) goto behind_; \
   const int name = (int)(said_##name & 1);
 
-/* Sizes end with {step node + 1, index, bound}, written by the first kernel that meets a bad index, and the undo log. */
+/* Sizes end with {step node + 1, index, bound}, written by the first kernel that meets a bad index, and the undo log: none where nothing
+   fails after the first write to what outlives the run. */
 typedef struct {
   i64 node, index, bound;
   char *log;
@@ -289,11 +290,15 @@ static void rlx_fail(const i64 *size, i64 node, i64 index, i64 bound) {
   if (__atomic_compare_exchange_n(&tail->node, &none, node + 1, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) { tail->index = index; tail->bound = bound; }
 }
 
+/* Whether a kernel before this one has: then what outlives the run is left as it is. */
+static RLX_UNUSED int rlx_failed(const i64 *size) { return __atomic_load_n(&rlx_tail_of(size)->node, __ATOMIC_RELAXED) != 0; }
+
 /* Note what memory holds before it is overwritten, so that a run that fails can put it back: the bytes, then where and how many. */
 typedef struct { char *where; i64 nbytes; } rlx_note;
 
 static RLX_UNUSED void rlx_keep(const i64 *size, void *where, i64 nbytes) {
   rlx_tail *const tail = rlx_tail_of(size);
+  if (!tail->log) return;
   const i64 room = (nbytes + 15) / 16 * 16;
   char *const to = tail->log + __atomic_fetch_add(&tail->used, room + (i64)sizeof(rlx_note), __ATOMIC_RELAXED);
   __builtin_memcpy(to, where, (u64)nbytes);

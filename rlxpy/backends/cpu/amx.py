@@ -10,9 +10,9 @@ from rlxpy.backends.cpu import ctext
 from rlxpy.backends.cpu.elementwise import arguments, indent, params, unravel
 from rlxpy.backends.cpu.kernel import Emitter, Kernel, Operand, Site, symbols_used
 from rlxpy.backends.cpu.matmul import ends, is_weight, packed, plain
-from rlxpy.backends.cpu.packing import Packed
+from rlxpy.backends.cpu.packing import Packed, Take
 from rlxpy.backends.cpu.products import Products, Walk, batch_offset, epilogue, products, walk
-from rlxpy.backends.memory import ALIGN_NBYTES, aligned_bytes
+from rlxpy.backends.memory import ALIGN_NBYTES
 from rlxpy.backends.templates import read, render
 from rlxpy.frozen import dataclass
 from rlxpy.ir.dims import product, upper
@@ -56,14 +56,14 @@ class Tiles:
     def c(self) -> str:
         return "u16"
 
-    def pack(self, weights: Array) -> Array:
+    def pack(self, weights: Array, take: Take) -> Array:
         batch, depth, columns = weights.shape
         across, down = -(-columns // TILE), -(-depth // TILE_DEPTH)
         rest = np.zeros((batch, down * TILE_DEPTH, across * TILE), np.float32)
         rest[:, :depth, :columns] = weights
         most = (rest.view(np.uint32) & 0x7fffffff).max(axis=1, initial=0).view(np.float32)
         body = batch * across * down * self.planes * TILE * TILE_DEPTH
-        out = aligned_bytes(2 * (body + batch * across)).view(np.uint16)
+        out = take(2 * (body + batch * across)).view(np.uint16)
         tiles = out[:body].reshape(batch, across, down, self.planes, TILE, TILE, 2)
         for p in range(self.planes):
             head, rest = split(rest)

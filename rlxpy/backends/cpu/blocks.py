@@ -100,8 +100,26 @@ def plain(e: Encoding) -> Bytes:
 
 def narrow(e: Encoding, first: int, count: int, form: Bytes, abreast: int = 1) -> str:
     """C for codes first..first+count, 16 or 32, as a vector of bytes in a form; abreast 2: of 16 codes of the block at `r`, then of that at `q`."""
+    return _formed(e, form, " | ".join(_abreast(p, first) if abreast == 2 else _narrow_part(p, first, count) for p in pieces_of(e.code)))
+
+
+def code_words(e: Encoding, start: int) -> list[Place]:
+    """For every four codes of a block the word, four bytes each from byte `start` on, that has them side by side, and their shift; none where bits of a code
+    lie apart, or codes in no such order."""
+    if len(pieces_of(e.code)) > 1:
+        return []
+    places = places_of(pieces_of(e.code)[0], 0, e.block)
+    quads = [places[k:k + 4] for k in range(0, e.block, 4)]
+    return [Place((q[0].byte - start) // 4, q[0].shift) for q in quads] if all(_is_run(q) and (q[0].byte - start) % 4 == 0 for q in quads) else []
+
+
+def word(e: Encoding, place: Place, form: Bytes, text: str) -> str:
+    """C for codes in a form, from `text` for a vector of their words."""
+    return _formed(e, form, _picked(pieces_of(e.code)[0][0], place, text, 1))
+
+
+def _formed(e: Encoding, form: Bytes, text: str) -> str:
     f = e.code
-    text = " | ".join(_abreast(p, first) if abreast == 2 else _narrow_part(p, first, count) for p in pieces_of(f))
     if f.table:
         return f"rlx_look_up(rlx_{'codes' if form.signed else 'raised'}_{e.name}, {text})"
     if f.dtype is DType.I8:

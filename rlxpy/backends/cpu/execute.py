@@ -24,12 +24,13 @@ from rlxpy.extend.backend import Span
 from rlxpy.extend.kernels import HostLaunch
 from rlxpy.extend.plan import Plan, Space, Step
 from rlxpy.frozen import dataclass
-from rlxpy.ir.dims import Sizes, upper
+from rlxpy.ir.dims import Sizes, symbols, upper
 from rlxpy.ir.dtypes import Array
 from rlxpy.ir.graph import Node, Ref
 from rlxpy.ir.op import Op
 
 KEPT_SIZES = 64
+KEPT_SPOTS = 1024
 POOL = struct.Struct("@8xQqqqqQQQQQ")   # of C's rlx_pool: workers, workers_count, lo, hi, first, arena, state, lent, fixed, size; then two int32
 TAIL = struct.Struct("@qqqQq")          # C's rlx_tail
 LINE_NBYTES = 64                        # the pool's head is two lines, each counter one
@@ -88,7 +89,7 @@ class _Arena:
     def __init__(self, plan: Plan, log_nbytes: int, lent: Sequence[int]) -> None:
         self.spaces = {space: space_bytes(plan, space) for space in (Space.ARENA, Space.INPUT)}
         self.log = aligned_bytes(log_nbytes)
-        self.address, self.log_address = self.spaces[Space.ARENA].ctypes.data, self.log.ctypes.data
+        self.address, self.log_address = self.spaces[Space.ARENA].ctypes.data, self.log.ctypes.data if log_nbytes else 0
         starts = {space: memory.ctypes.data for space, memory in self.spaces.items()}
         self.lent = tuple(starts[plan.buffers[b].space] + plan.buffers[b].offset for b in lent)  # where these are when nobody lends them
 
@@ -125,7 +126,9 @@ class CpuGraph:
         self._launches = {(s.host.node.id, s.host.when): host_launch(plan.graph, s.host, debug=debug) for s in program.segments if s.host}
         self._idle: deque[_Arena] = deque()
         self._bound: dict[tuple[int, ...], _Bound] = {}
-        self._log_nbytes = sum(_undo_nbytes(plan, s.node) for s in plan.steps if s.node.op is Op.KV_APPEND)
+        self._mentioned: dict[Ref, tuple[str, ...]] = {}
+        self._spots: dict[tuple[Any, ...], Spot] = {}
+        self._log_nbytes = sum(_undo_nbytes(plan, s.node) for s in plan.steps if s.node.op is Op.KV_APPEND) if program.undoes else 0
         longest = max((s.hi - s.lo for s in program.segments), default=0)
         self._shape = 1 << longest.bit_length(), len(program.symbols), len(program.lent)
         self._results = results(plan)
@@ -139,8 +142,8 @@ class CpuGraph:
         self._weights = self._lay_out(self._arrays, {self._buffers[n] for n in arrays})
 
     def _lay_out(self, arrays: Mapping[int, Array], changed: set[int] | None) -> Weights:
-        packed = tuple(self._weights.packed[i] if changed is not None and p.buffer not in changed else pack(arrays[p.buffer], p)
-                       for i, p in enumerate(self.program.packs))
+        old = self._weights.packed if changed is not None else ()
+        packed = pack(arrays, self.program.packs, [None if changed is None or p.buffer in changed else old[i] for i, p in enumerate(self.program.packs)])
         addresses = [arrays[i].ctypes.data if i in arrays else 0 for i in range(len(self.plan.buffers))]
         table = (ctypes.c_void_p * (len(addresses) + len(packed)))(*addresses, *(a.ctypes.data for a in packed))
         return Weights(arrays, packed, table, ctypes.addressof(table))
@@ -240,7 +243,7 @@ class CpuGraph:
         bound = self._bound.get(key)
         if bound is None:
             def spots(found: Sequence[Ref]) -> tuple[Spot, ...]:
-                return tuple(locate(self.plan, r, sizes) for r in found)
+                return tuple([self._spot(r, sizes) for r in found])
 
             graph = self.plan.graph
             host = {n.id: (spots(n.inputs), spots(n.refs), n.attrs.bind(sizes).params()) for s in self.program.segments if s.host for n in (s.host.node,)}
@@ -250,6 +253,20 @@ class CpuGraph:
                 self._bound = {}  # another thread may be reading the old one
             self._bound[key] = bound
         return bound
+
+    def _spot(self, r: Ref, sizes: Sizes) -> Spot:
+        """Most places depend on few of the sizes: with every token of a conversation one size is another."""
+        names = self._mentioned.get(r)
+        if names is None:
+            layout = self.plan.places[r].layout
+            names = self._mentioned[r] = tuple(symbols((*self.plan.graph.type(r).shape, *layout.strides, layout.offset)))
+        key = (r, *[sizes[s] for s in names])
+        spot = self._spots.get(key)
+        if spot is None:
+            if len(self._spots) >= KEPT_SPOTS:
+                self._spots = {}
+            spot = self._spots[key] = locate(self.plan, r, sizes)
+        return spot
 
     def _error(self, number: int, index: int, bound: int, sizes: Sizes) -> RlxError:
         own = len(self.plan.graph)

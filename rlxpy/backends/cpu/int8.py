@@ -38,25 +38,24 @@ def row_nbytes(depth: int, span: int) -> int:
 
 def panel_nbytes(e: Encoding, isa: Isa) -> int:
     """For 32 of depth: codes, scales and offsets of `lanes` rows."""
-    return _width(isa)*(8 + UNIT // _size(e)*(2 if _offset(groups(e)[0], _form(e, isa)) else 1))
+    return _width(isa)*(8 + UNIT // _size(e)*(2 if _offset(groups(e)[0], form(e, isa)) else 1))
 
 
 @cache
 def reader(name: str, isa: Isa, span: int, ahead: int) -> str:
     """C functions that multiply one encoding with rounded rows."""
     e, width = encoding(name), _width(isa)
-    form, size, abreast = _form(e, isa), _size(e), width // 16
+    form_, size, abreast = form(e, isa), _size(e), width // 16
     of = {k: g for g in groups(e) for k in range(g.first, g.first + g.size, size)}
-    shared = [{"index": i, "unit": k // UNIT, "scale": g.scale, "offset": _offset(g, form), "total": _total(k, size, span),
-               "codes": [(c, narrow(e, c, 16, form, abreast)) for c in range(k, k + size, 16)]} for i, (k, g) in enumerate(of.items())]
+    shared = [{"index": i, "unit": k // UNIT, "scale": g.scale, "offset": _offset(g, form_), "total": total(k, size, span),
+               "codes": [(c, narrow(e, c, 16, form_, abreast)) for c in range(k, k + size, 16)]} for i, (k, g) in enumerate(of.items())]
     offsets = bool(shared[0]["offset"])
-    vectors = [{"first": k, "code": narrow(e, k, width, form)} for k in range(0, e.block, width)]
-    panel = [{"first": k, "shift": 0, "text": g.scale} for k, g in of.items()] + [{"first": k, "shift": UNIT // size, "text": _offset(g, form)} for k, g in of.items() if offsets]
-    calls = max(1, min(8, PAIR_LIMIT // (254*form.greatest))) if width == 32 and "vnni" not in isa.features else 8
-    heads = f"{{{', '.join([str(form.bias), str(e.mins[0].factor if e.mins else 0)]*4)}}}" if width == 32 and has_heads(e) else ""
-    return render("cpu/int8_blocks.h.j2", name=f"{name}_{span}", block=e.block, nbytes=e.block_nbytes, bytes=width, abreast=abreast, signed=form.signed, size=size, span=span,
-                  levels=levels(e), shared=shared, vectors=vectors, offsets=offsets, panel_levels=panel, totals=[_total(k, size, span) for k in range(0, UNIT, size)],
-                  calls=calls, heads=heads, has_mins=bool(e.mins), ahead=ahead)
+    vectors = [{"first": k, "code": narrow(e, k, width, form_)} for k in range(0, e.block, width)]
+    panel = [{"first": k, "shift": 0, "text": g.scale} for k, g in of.items()] + [{"first": k, "shift": UNIT // size, "text": _offset(g, form_)} for k, g in of.items() if offsets]
+    heads = f"{{{', '.join([str(form_.bias), str(e.mins[0].factor if e.mins else 0)]*4)}}}" if width == 32 and has_heads(e) else ""
+    return render("cpu/int8_blocks.h.j2", name=f"{name}_{span}", block=e.block, nbytes=e.block_nbytes, bytes=width, abreast=abreast, signed=form_.signed, size=size, span=span,
+                  levels=levels(e), shared=shared, vectors=vectors, offsets=offsets, panel_levels=panel, totals=[total(k, size, span) for k in range(0, UNIT, size)],
+                  calls=calls(e, isa), heads=heads, has_mins=bool(e.mins), ahead=ahead)
 
 
 @cache
@@ -80,7 +79,7 @@ def fits_tiles(e: Encoding) -> bool:
     return _size(e) == UNIT
 
 
-def _total(first: int, size: int, span: int) -> str:
+def total(first: int, size: int, span: int) -> str:
     """C, with the left row's number to fill in, for the total of codes first..first+size."""
     return " + ".join(f"total%d[{i}]" for i in range(first // span, (first + size) // span)).replace("%d", "%(i)d")
 
@@ -115,11 +114,16 @@ def _size(e: Encoding) -> int:
     return min(groups(e)[0].size, UNIT)
 
 
-def _form(e: Encoding, isa: Isa) -> Bytes:
+def form(e: Encoding, isa: Isa) -> Bytes:
     """What this instruction set multiplies: unsigned with signed bytes, for AVX2 alone only while two products fit into 16 bits, or signed ones."""
     if isa.vector >= 8 and ("vnni" in isa.features or raised(e).greatest*254 <= PAIR_LIMIT):
         return raised(e)
     return plain(e)
+
+
+def calls(e: Encoding, isa: Isa) -> int:
+    """Products that a part holds, of 8 at most."""
+    return max(1, min(8, PAIR_LIMIT // (254*form(e, isa).greatest))) if _width(isa) == 32 and "vnni" not in isa.features else 8
 
 
 def _offset(g: Group, form: Bytes) -> str:

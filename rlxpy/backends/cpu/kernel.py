@@ -13,13 +13,15 @@ from rlxpy.ir.dims import Dim, Shape, product
 from rlxpy.ir.dtypes import DType
 from rlxpy.ir.graph import Node, Ref
 from rlxpy.ir.layout import Layout, row_major
+from rlxpy.ir.op import Op
 
 
 @dataclass(frozen=True)
 class Operand:
     """One value as a kernel sees it.  `pointer` is C for its first element at the call; strides and shape may be symbolic.
 
-    param: the plan's buffer that holds it, when nothing but set_param changes it.  kept: what memory holds instead of `dtype` (narrow.py)."""
+    param: the plan's buffer that holds it, when nothing but set_param changes it.  kept: what memory holds instead of `dtype` (narrow.py).
+    size: the one number that it is, when sizes alone say so."""
 
     ref: Ref
     shape: Shape
@@ -28,6 +30,7 @@ class Operand:
     pointer: str
     param: int | None = None
     kept: DType | None = None
+    size: Dim | None = None
 
     @property
     def stored(self) -> DType:
@@ -126,7 +129,9 @@ def operand(plan: Plan, ref: Ref, at: Addresses) -> Operand:
     pointer = f"({ctext.storage(kept or t.dtype)} *)({at.of(plan, place.buffer)})"
     if place.layout.offset != 0:
         pointer = f"{pointer} + {ctext.dim(place.layout.offset)}"
-    return Operand(ref, t.shape, t.dtype, place.layout, pointer, at.param(plan, place.buffer), kept)
+    made = plan.graph[ref]
+    size = made.attrs.dim if made.op is Op.SIZE else None  # type: ignore[attr-defined]
+    return Operand(ref, t.shape, t.dtype, place.layout, pointer, at.param(plan, place.buffer), kept, size)
 
 
 def site_of(plan: Plan, step: Step, at: Addresses) -> Site:

@@ -12,7 +12,7 @@ from rlxpy.backends.cpu.kernel import Kernel, Operand, Site, symbols_used
 from rlxpy.backends.cpu.loops import TASK_NUMEL, Nest, nest, tasks
 from rlxpy.backends.cpu.scalar import store
 from rlxpy.backends.templates import render
-from rlxpy.ir.dims import Dim, Shape, product
+from rlxpy.ir.dims import Dim, Shape, lower, product, upper
 from rlxpy.ir.layout import Layout, ViewArgs, row_major
 from rlxpy.ir.types import TensorType
 
@@ -121,13 +121,14 @@ def emit_pad(site: Site) -> tuple[Kernel, ...]:
 def emit_append(site: Site) -> Kernel:
     """New rows into the cache at a position; the rest is already there when the plan gave the cache's own memory.  Only what outlives the
     run can be put back."""
-    (cache, new, _), out = site.ins, site.out
+    (cache, new, at), out = site.ins, site.out
     axis = site.node.attrs.axis % len(cache.shape)  # type: ignore[attr-defined]
-    room = cache.shape[axis]
+    room, count = cache.shape[axis], new.shape[axis]
+    fits = at.size is not None and lower(at.size) >= 0 and upper(at.size) + upper(count) <= lower(room)  # whatever the sizes
     walks, rest = (nest(o.shape, (o.layout.strides, out.layout.strides)) for o in (new, cache))
     kept = _keep(out, new.shape) if "(state +" in out.pointer else []
-    lines = ["if (t0 > 0) return;", "const i64 at = (i64)x2[0];",
-             f"if (at < 0 || at > {ctext.dim(room)} - {ctext.dim(new.shape[axis])}) {{ rlx_fail(size, node, at, {ctext.dim(room)}); return; }}",
+    refused = f"if (at < 0 || at > {ctext.dim(room)} - {ctext.dim(count)}) {{ rlx_fail(size, node, at, {ctext.dim(room)}); return; }}"
+    lines = ["if (t0 > 0) return;", "const i64 at = (i64)x2[0];", *(["(void)node;"] if fits else [refused]), *(["if (rlx_failed(size)) return;"] if kept else []),
              f"if ((const void *)y != (const void *)x0) for (i64 r = 0; r < {ctext.dim(product(rest.outer))}; r++) {{", *indent(unravel(rest.outer)),
              f"  const {cache.c} *p = x0 + {rest.offset(0)}; {out.c} *q = y + {rest.offset(1)};", *indent(run("q", "p", ctext.dim(rest.inner), rest, out)), "}",
              f"y += at*{ctext.dim(out.layout.strides[axis])};", *kept, f"for (i64 r = 0; r < {ctext.dim(product(walks.outer))}; r++) {{", *indent(unravel(walks.outer)),

@@ -1,14 +1,19 @@
 """Weights laid out anew at load, once, as the kernel that reads them wants them."""
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from rlxpy.backends.cpu import ctext
-from rlxpy.backends.memory import aligned_bytes
+from rlxpy.backends.memory import ALIGN_NBYTES, aligned_bytes, release
 from rlxpy.frozen import dataclass
 from rlxpy.ir.dtypes import Array, DType
+
+CHUNK_NBYTES = 32 << 20       # weights that a step reads one after the other lie together, where NumPy asks for huge pages:
+LEAST_CHUNK_NBYTES = 4 << 20  # which it does from here on; they save a third of the time that reading takes
+Take = Callable[[int], Array]  # nbytes to u8 [nbytes] of memory to write to
 
 
 class Form(Protocol):
@@ -18,7 +23,7 @@ class Form(Protocol):
     def c(self) -> str:
         """C type of an element."""
 
-    def pack(self, weights: Array) -> Array:
+    def pack(self, weights: Array, take: Take) -> Array:
         """weights [batch, depth, columns], of any strides."""
 
 
@@ -48,11 +53,11 @@ class Panels:
     def c(self) -> str:
         return ctext.storage(self.kept)
 
-    def pack(self, weights: Array) -> Array:
+    def pack(self, weights: Array, take: Take) -> Array:
         batch, depth, columns = weights.shape
         tiles, whole = -(-columns // self.width), columns // self.width
         kept = np.dtype(self.kept.numpy)
-        out = aligned_bytes(batch * tiles * depth * self.width * kept.itemsize).view(kept).reshape(batch, tiles, depth, self.width)
+        out = take(batch * tiles * depth * self.width * kept.itemsize).view(kept).reshape(batch, tiles, depth, self.width)
         out[:, :whole] = weights[:, :, :whole * self.width].reshape(batch, depth, whole, self.width).swapaxes(1, 2)
         if whole < tiles:
             out[:, whole] = 0
@@ -60,8 +65,37 @@ class Panels:
         return out
 
 
-def pack(array: Array, p: Packed) -> Array:
-    """`array` is all of the param's buffer."""
+def pack(arrays: Mapping[int, Array], packs: Sequence[Packed], kept: Sequence[Array | None]) -> tuple[Array, ...]:
+    """Each of the weights `packs` of the param buffers `arrays` in its form; what is already `kept` stays.  Pages of a mapped file go back to the system
+    when they have been packed: the file gives them again to whoever asks."""
+    room = _Room(sum(arrays[p.buffer].nbytes for p, old in zip(packs, kept, strict=True) if old is None))
+    made = []
+    for p, old in zip(packs, kept, strict=True):
+        made.append(_pack(arrays[p.buffer], p, room.take) if old is None else old)
+        if old is None:
+            release(arrays[p.buffer])
+    return tuple(made)
+
+
+def _pack(array: Array, p: Packed, take: Take) -> Array:
     flat, item = array.reshape(-1), array.itemsize
     batch, row, column = p.strides
-    return p.form.pack(np.ndarray(p.shape, flat.dtype, flat.view(np.uint8), p.offset * item, (batch * item, row * item, column * item)))
+    return p.form.pack(np.ndarray(p.shape, flat.dtype, flat.view(np.uint8), p.offset * item, (batch * item, row * item, column * item)), take)
+
+
+class _Room:
+    """Memory handed out piece by piece, from chunks when much is `expected`."""
+
+    def __init__(self, expected: int) -> None:
+        self._chunk_nbytes = min(expected + expected // 8, CHUNK_NBYTES) if expected >= LEAST_CHUNK_NBYTES else 0  # forms may fill up rows
+        self._free: Array = np.empty(0, np.uint8)
+
+    def take(self, nbytes: int) -> Array:
+        """Starts on a cache line."""
+        room = -(-nbytes // ALIGN_NBYTES) * ALIGN_NBYTES
+        if room > self._free.nbytes:
+            if room >= self._chunk_nbytes:
+                return aligned_bytes(nbytes)
+            self._free = aligned_bytes(self._chunk_nbytes)
+        piece, self._free = self._free[:nbytes], self._free[room:]
+        return piece

@@ -20,7 +20,7 @@ from rlxpy.ir.text import show_node
 class Program:
     """`source` exports rlx_run; `functions` are its kernels by name.  `symbols` is the order of sizes; `packs` are weights to lay out anew, after the plan's buffers in
     `fixed`; `lent` are buffers that the caller's arrays may stand for; `segments` are runs of launches, cut where a step belongs to
-    the host; `fallible`: a run may raise half-way; `inner` are nodes of loops, whose numbers in errors follow those of the plan's graph."""
+    the host; `fallible`: a run may raise half-way; `undoes`: it may after it wrote over what outlives it; `inner` are nodes of loops, whose numbers in errors follow those of the plan's graph."""
 
     source: str
     functions: Mapping[str, str]
@@ -30,6 +30,7 @@ class Program:
     launches: tuple[Launch, ...]
     segments: tuple[Segment, ...]
     fallible: bool
+    undoes: bool
     inner: tuple[tuple[Graph, Node], ...] = ()
 
 
@@ -78,8 +79,19 @@ def write(plan: Plan, prelude: str, emitter: Callable[[Step], Emitter | None]) -
     locals_, switches = LOCALS + sizes, [_FIXED.sub(lambda m: f"fixed[{fixed[int(m[1])]}]" if int(m[1]) in fixed else m[0], "\n".join(c)) for c in (cases, walks)]
     run = RUN.replace("@LOCALS@", locals_).replace("@CASES@", switches[0]).replace("@WALKS@", switches[1])
     source = "\n".join([prelude, *unit.shared, *unit.constants, *unit.functions.values(), _enum(fixed), run])
-    fallible = any(s.host for s in segments) or any("rlx_fail(" in f for f in unit.functions.values())
-    return Program(source, unit.functions, names, tuple(unit.packs), lends, tuple(launches), tuple(segments), fallible, tuple(unit.inner))
+    hosts = any(s.host for s in segments)
+    fallible = hosts or any(FAIL in f for f in unit.functions.values())
+    undoes = hosts or bool(plan.commits) or _fails_late([unit.functions.get(n.function) for n in launches])
+    return Program(source, unit.functions, names, tuple(unit.packs), lends, tuple(launches), tuple(segments), fallible, undoes, tuple(unit.inner))
+
+
+FAIL, KEEP = "rlx_fail(", "rlx_keep("  # what a kernel calls that meets a bad index, and one that writes over what outlives the run
+
+
+def _fails_late(kernels: Sequence[str | None]) -> bool:
+    """Whether one of these C functions, called in this order, may fail after another wrote over state.  None is a loop, which may do anything."""
+    first = next((k for k, text in enumerate(kernels) if text is None or KEEP in text), len(kernels))
+    return any(text is None or FAIL in text for text in kernels[first + 1:]) or None in kernels[first:]
 
 
 LOCALS = """  char *const arena = pool->arena, *const state = pool->state;

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
-from rlxpy.backends.cpu import ctext, int8
+from rlxpy.backends.cpu import ctext, int8, lanes
 from rlxpy.backends.cpu.blocks import groups, levels, tables, wide
 from rlxpy.backends.cpu.elementwise import arguments, body_of, params, unravel
 from rlxpy.backends.cpu.isa import Isa
@@ -82,6 +82,10 @@ def _floats(site: Site, isa: Isa) -> Kernel:
 def _int8(site: Site, isa: Isa) -> tuple[Kernel, Kernel]:
     left, encodings, depth = _operands(site)
     span = int8.span(encodings)
+    nodes, weights = _weights(site)
+    if (side_by_side := lanes.laid(isa, weights, encodings)) is not None:
+        functions = needs(encodings, lambda name: lanes.reader(name, isa, span))
+        return int8.round_rows(site, left, depth, span), lanes.product_of(site, isa, nodes, side_by_side, f"(const u8 *)({site.scratch})", span, functions)
     way = Way("u8", FEW_INT8_ROWS, 4, int8.lanes(isa), f"rlx_panel8_{{}}_{span}", f"rlx_dots8_{{}}_{span}", f"rlx_tile8_{{name}}_{span}(height, depth, x, {{lda}}, panel{{p}}, c{{p}})")
     panel = [depth // 32*int8.panel_nbytes(e, isa) for e in encodings]
     needed = needs(encodings, lambda name: int8.reader(name, isa, span, AHEAD_NBYTES))
@@ -104,11 +108,18 @@ def _operands(site: Site) -> tuple[Operand, list[Encoding], int]:
     return inputs[products[0].inputs[0]], [encoding(p.attrs.encoding) for p in products], products[0].attrs.shape[1]  # type: ignore[attr-defined]
 
 
+def _weights(site: Site) -> tuple[tuple[Node, ...], list[Operand]]:
+    """The products of a node, and the right operand of each."""
+    body = body_of(site)
+    inputs = {n.refs[0]: o for n, o in zip(body.inputs, site.ins, strict=True)}
+    nodes = tuple(n for n in body if n.op is Op.QMATMUL)
+    return nodes, [inputs[p.inputs[1]] for p in nodes]
+
+
 def _product(site: Site, way: Way, left: Operand, x: str, lda: str, panel_numel: list[int], needed: tuple[str, ...], *, split: bool = False, gather: Sequence[str] = ()) -> Kernel:
     body = body_of(site)
-    products = tuple(n for n in body if n.op is Op.QMATMUL)
-    inputs = {n.refs[0]: o for n, o in zip(body.inputs, site.ins, strict=True)}
-    weights, encodings = [inputs[p.inputs[1]] for p in products], [encoding(p.attrs.encoding) for p in products]  # type: ignore[attr-defined]
+    products, weights = _weights(site)
+    encodings = [encoding(p.attrs.encoding) for p in products]  # type: ignore[attr-defined]
     n, depth = products[0].attrs.shape  # type: ignore[attr-defined]
     rows, groups_ = product(left.shape[:-1]), -(-n // COLUMNS_PER_TASK)
     parts = epilogue(site, body, products, lambda p: f"{'sum' if split else 'c'}{p}[i*NR + jj]")
