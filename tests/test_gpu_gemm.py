@@ -20,9 +20,9 @@ from test_cpu_products import CASES, EPS, arrays_of, error_bound, product_graph,
 from rlxpy import Builder, CompileOptions, DType, compile, scan, sym, while_loop
 from rlxpy.backends.gpu import blaslt, gemm
 from rlxpy.backends.gpu.backend import spec_of
-from rlxpy.backends.gpu.bind import Scope
 from rlxpy.backends.gpu.blaslt import CUBLASLT, HIPBLASLT, BlasLt, Dialect
 from rlxpy.backends.gpu.hip import HipApi, api
+from rlxpy.backends.gpu.places import Scope
 from rlxpy.backends.gpu.sim import simulated
 from rlxpy.backends.gpu.sim.build import library
 from rlxpy.backends.gpu.vendor import CUDA, missing

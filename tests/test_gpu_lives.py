@@ -68,20 +68,20 @@ def same(f: CompiledGraph, g: CompiledGraph, *given: Any, states: tuple[Any, Any
 
 
 # ---- runs that broke off -------------------------------------------------------------------------------------------
-def test_a_capture_that_is_interrupted_is_not_replayed(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_that_is_interrupted_is_not_replayed(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
     f, g = running(gpu, lambda b: ((y := b.input("x", (5,)).softmax(axis=-1)).cumsum(axis=0), y.reverse(axes=(0,)) * 3.0 + y.sum(axes=(0,))))
     x, kind, left = np.arange(5, dtype=np.float32), type(opened(gpu)), [1]
-    launch = kind.launch
+    node = kind._node
 
-    def interrupted(self: Any, *args: Any) -> None:
+    def interrupted(self: Any, launch: Any) -> Any:
         if not left:
             raise KeyboardInterrupt
         left.pop()
-        launch(self, *args)
+        return node(self, launch)
 
     same(f, g, x)
     with monkeypatch.context() as m:
-        m.setattr(kind, "launch", interrupted)
+        m.setattr(kind, "_node", interrupted)
         with pytest.raises(KeyboardInterrupt):
             f(x)
     for k in range(3):
@@ -190,7 +190,7 @@ def test_an_interrupt_at_any_call_of_the_runtime_leaves_all_of_the_state_old_or_
             same(f, g, np.ones((2, 3), np.float32), np.array(1), states=states)
         with suppress(KeyboardInterrupt), monkeypatch.context() as m:
             calls = iter(range(at, 0, -1))
-            for name in ("write", "read", "fill", "launch", "sync", "capture", "replay"):
+            for name in ("write", "read", "fill", "launch", "sync", "capture", "record", "patch", "replay"):
                 m.setattr(kind, name, interrupting(getattr(kind, name), calls))
             f(*given, state=states[0])
             ended += 1

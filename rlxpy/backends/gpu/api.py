@@ -63,6 +63,29 @@ class Held:
         weakref.finalize(self, _destroy, os.getpid(), handle, destroy, needs)
 
 
+class Recorded(Held):
+    """Launches, each after the one before, that are made by one call.  nodes: the runtime's, one a launch."""
+
+    def __init__(self, handle: Any, destroy: Callable[[Any], Any], nodes: Sequence[Any], needs: Any) -> None:
+        super().__init__(handle, destroy, needs)
+        self.nodes = nodes
+
+
+class Launchable(Protocol):
+    """A launch with nothing left to decide."""
+
+    @property
+    def function(self) -> Any: ...
+    @property
+    def grid(self) -> tuple[int, int, int]: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def shared_nbytes(self) -> int: ...
+    @property
+    def arguments(self) -> Arguments: ...
+
+
 def _destroy(process: int, handle: Any, destroy: Callable[[Any], Any], needs: Any) -> None:
     """A forked process has copies of handles, and no device behind them."""
     if os.getpid() == process:
@@ -135,4 +158,8 @@ class GpuApi(Protocol):
         """What is launched meanwhile is noted, not made; ready to be replayed, until nobody holds it any more.  needs: what must outlive it.
 
         Nothing is left of it where `launches` raises."""
+    def record(self, launches: Sequence[Launchable], needs: Any = None) -> Recorded:
+        """The same of launches alone, which may be patched."""
+    def patch(self, recorded: Recorded, place: int, launch: Launchable) -> None:
+        """From the next replay on, another one at that place."""
     def replay(self, graph: Held) -> None: ...

@@ -1,21 +1,21 @@
 """A program at one set of sizes: launches with nothing left to decide, scans unrolled, and what waits for the host."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import chain
 from math import prod
 from typing import Any
-
-import numpy as np
 
 from rlxpy.backends.gpu.api import Arguments, Held
 from rlxpy.backends.gpu.blaslt import Prepared, Problem
 from rlxpy.backends.gpu.gemm import WORKSPACE_NBYTES
 from rlxpy.backends.gpu.kernel import Kernel, Room
-from rlxpy.backends.gpu.launch import grid_refusal
+from rlxpy.backends.gpu.launch import grid_of
+from rlxpy.backends.gpu.places import Placed, Scope
 from rlxpy.backends.gpu.program import Commit, Copy, HostStep, Launch, LibraryCall, Loop, Part, Program, RawLaunch
+from rlxpy.backends.gpu.replay import Kept, Line, mentioned
 from rlxpy.backends.memory import Spot, locate
-from rlxpy.errors import InputError
 from rlxpy.extend.kernels import HostLaunch
 from rlxpy.extend.plan import Plan, Space, Step
 from rlxpy.frozen import dataclass
@@ -26,44 +26,6 @@ from rlxpy.ir.text import show_node
 from rlxpy.notes import note_once
 
 UNROLLED = 1 << 12  # launches of a scan, at most, that are kept to be replayed; those of a longer one are made anew in every run
-
-
-@dataclass(frozen=True)
-class Placed:
-    """A value on the device: the address of its first element, and its strides in bytes."""
-
-    address: int
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-
-    @property
-    def extent(self) -> tuple[int, int]:
-        """Bytes from the first element to the least, and past the greatest, that it touches."""
-        steps = [(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)]
-        return sum(s for s in steps if s < 0), sum(s for s in steps if s > 0) + self.dtype.itemsize
-
-
-@dataclass(frozen=True)
-class Scope:
-    """The memory of a plan, for a run or for a round of a loop: where its buffers begin.  owner: the step of the whole plan that it is part of."""
-
-    plan: Plan
-    base: Mapping[int, int]
-    spot: Callable[[Plan, Ref], Spot]
-    owner: Step | None = None
-
-    def at(self, ref: Ref) -> int:
-        """Address of the first element."""
-        s = self.spot(self.plan, ref)
-        return self.base[s.buffer] + s.offset
-
-    def placed(self, ref: Ref) -> Placed:
-        s = self.spot(self.plan, ref)
-        return Placed(self.base[s.buffer] + s.offset, s.dtype, s.shape, s.strides)
-
-    def scratch(self, step: Step) -> int:
-        return self.base[step.scratch] if step.scratch >= 0 else 0
 
 
 @dataclass(frozen=True)
@@ -94,11 +56,19 @@ class Product:
 
 @dataclass
 class Segment:
-    """Launches that follow one another; `graph` is what replays them, once they ran a first time."""
+    """Launches that follow one another; `graph` is what replays them, once they ran a first time.  line: in its place, of launches that other sizes
+    have too."""
 
     calls: tuple[Call | Product, ...]
     ran: bool = False
     graph: Held | None = None
+    line: Line | None = None
+
+    @cached_property
+    def launches(self) -> tuple[Call, ...]:
+        """All, where none is the library's; else none."""
+        own = tuple(c for c in self.calls if isinstance(c, Call))
+        return own if len(own) == len(self.calls) else ()
 
 
 @dataclass(frozen=True)
@@ -183,14 +153,14 @@ class Code:
     prepare: Callable[[Problem, int, int], Prepared | str]  # the vendor's library, as GpuApi has it
 
 
-def bound(program: Program, code: Code, rooms: Rooms, plan: Plan, base: Mapping[int, int], sizes: Sizes) -> Bound:
-    """base: where each buffer of the plan begins."""
-    b = _Binder(code, rooms, sizes)
+def bound(program: Program, code: Code, rooms: Rooms, plan: Plan, base: Mapping[int, int], sizes: Sizes, kept: Kept[Call] | None = None) -> Bound:
+    """base: where each buffer of the plan begins.  kept: of earlier bindings of these; without, each launch is made anew and knows the values of these sizes."""
+    b = _Binder(code, rooms, sizes, kept)
     scope = Scope(plan, base, b.spot)
     commits = tuple(c for k in program.commits for c in b.back(k, scope))
     return Bound(tuple(scope.placed(n.refs[0]) for n in plan.graph.inputs), tuple(map(scope.placed, plan.graph.outputs)),
                  gathered(chain(b.items(program.parts, scope), (c for k in program.commits for c in b.aside(k, scope)))), Segment(commits),
-                 tuple(c for p in program.restores for c in b.generated(p, scope)), b.nodes)
+                 tuple(c for p in program.restores for c in b.launched(p, scope)), b.nodes)
 
 
 def gathered(items: Iterable[Item]) -> Items:
@@ -207,8 +177,8 @@ def gathered(items: Iterable[Item]) -> Items:
 
 
 class _Binder:
-    def __init__(self, code: Code, rooms: Rooms, sizes: Sizes) -> None:
-        self.code, self.rooms, self.sizes = code, rooms, sizes
+    def __init__(self, code: Code, rooms: Rooms, sizes: Sizes, kept: Kept[Call] | None) -> None:
+        self.code, self.rooms, self.sizes, self._kept = code, rooms, sizes, kept
         self.nodes: dict[int, tuple[Graph, Node]] = {}  # in the order of their launches: of several bad indices the first has the least number
         self._number = 0
         self._spots: dict[tuple[int, Ref], Spot] = {}
@@ -234,7 +204,7 @@ class _Binder:
             elif isinstance(p, LibraryCall):
                 yield from self.library(p, scope)
             else:
-                yield from self.raw(p, scope) if isinstance(p, RawLaunch) else self.generated(p, scope)
+                yield from self.raw(p, scope) if isinstance(p, RawLaunch) else self.launched(p, scope)
 
     def call(self, function: str, k: Kernel, values: Sequence[int], owner: Step | None = None, step: Step | None = None, scope: Scope | None = None) -> Iterator[Call]:
         """Nothing to launch where the grid is empty."""
@@ -245,10 +215,21 @@ class _Binder:
         if prod(grid):
             yield Call(function, self.code.functions[function], grid, k.threads, shared, Arguments.words((*values, *numbers)), owner, step, scope)
 
-    def generated(self, p: Launch, scope: Scope) -> Iterator[Call]:
-        if Room.NODE in p.kernel.call:
+    def kept(self, of: Hashable, k: Kernel, refs: Sequence[Ref], scope: Scope, make: Callable[[], Iterable[Call]], number: int = 0) -> Iterable[Call]:
+        """Rounds of a loop are bound anew: they differ in where their memory begins."""
+        if self._kept is None or scope.owner:
+            return make()
+        return self._kept.calls(of, lambda: mentioned(k, [scope.plan.places[r].layout.offset for r in refs]), number, self.sizes, make)
+
+    def launched(self, p: Launch, scope: Scope) -> Iterable[Call]:
+        told = Room.NODE in p.kernel.call
+        if told:
             self._number += 1
             self.nodes[self._number] = scope.plan.graph, p.step.node
+        refs = [a for a in p.kernel.call if not isinstance(a, Room)]
+        return self.kept(id(p), p.kernel, refs, scope, lambda: self.generated(p, scope), self._number if told else 0)
+
+    def generated(self, p: Launch, scope: Scope) -> Iterator[Call]:
         rooms = {Room.FAULT: self.rooms.notes, Room.NOTE: self.rooms.notes + p.note, Room.UNDO: self.rooms.undo + p.undo, Room.NODE: self._number, Room.SCRATCH: scope.scratch(p.step)}
         return self.call(p.function, p.kernel, [rooms[a] if isinstance(a, Room) else scope.at(a) for a in p.kernel.call], scope.owner or p.step, p.step, scope)
 
@@ -259,7 +240,7 @@ class _Binder:
         if why := next((a for a in answers if isinstance(a, str)), ""):
             note_once(f"{p.step.choice.name} leaves {show_node(p.step.node)} to kernels of our own: {why}")
             for launch in p.own:
-                yield from self.generated(launch, scope)
+                yield from self.launched(launch, scope)
             return
         yield from (Product(a.name, a, scope.owner or p.step, p.step, scope) for a in answers if isinstance(a, Prepared))
 
@@ -279,12 +260,12 @@ class _Binder:
             words = Arguments.of(data, [a.offset for a in p.launch.args])
             yield Call(p.launch.kernel.name, self.code.raw[p.launch.code], shape.grid, shape.block, shape.shared_nbytes, words, owner, p.step, scope)
 
-    def aside(self, c: Commit, scope: Scope) -> Iterator[Call]:
+    def aside(self, c: Commit, scope: Scope) -> Iterable[Call]:
         """All new values are aside before the first state changes: one may be what another was."""
-        return self.call(c.function, c.kernel, (scope.at(c.new), self.rooms.staging + c.offset))
+        return self.kept((id(c), "aside"), c.kernel, [c.new], scope, lambda: self.call(c.function, c.kernel, (scope.at(c.new), self.rooms.staging + c.offset)))
 
-    def back(self, c: Commit, scope: Scope) -> Iterator[Call]:
-        return self.call(c.back, c.back_kernel, (self.rooms.staging + c.offset, scope.at(c.old)))
+    def back(self, c: Commit, scope: Scope) -> Iterable[Call]:
+        return self.kept((id(c), "back"), c.back_kernel, [c.old], scope, lambda: self.call(c.back, c.back_kernel, (self.rooms.staging + c.offset, scope.at(c.old))))
 
     # ---- loops
     def loop(self, p: Loop, scope: Scope) -> Iterator[Item]:
@@ -382,11 +363,3 @@ class _Frame:
             whole = self.scope.spot(self.scope.plan, ref)
             found[inside.buffer] = (slots[k][0] if k < len(slots) else self.scope.at(ref) + i * whole.strides[0] - inside.offset if k < mapped else self.scope.base[whole.buffer])
         return found | {k: literals[id(body), k] for k, b in enumerate(body.buffers) if b.space is Space.CONST}
-
-
-def grid_of(name: str, blocks: tuple[int, ...], threads: int) -> tuple[int, int, int]:
-    """Raises InputError for more blocks than a grid has."""
-    x, y, z = (*blocks, 1, 1)[:3]
-    if why := grid_refusal((x, y, z), threads):
-        raise InputError(f"{name} cannot be launched", why=why, fix="run it in parts")
-    return x, y, z

@@ -9,7 +9,7 @@ from functools import cache, cached_property
 from importlib import import_module
 from typing import Any
 
-from rlxpy.backends.gpu.api import Arguments, GpuTarget, Held, answer
+from rlxpy.backends.gpu.api import Arguments, GpuTarget, Held, Launchable, Recorded, answer
 from rlxpy.backends.gpu.blaslt import CUBLASLT, BlasLt, Prepared, Problem, found
 from rlxpy.backends.gpu.listing import numbered
 from rlxpy.errors import CompileError, DeviceError
@@ -107,8 +107,7 @@ class CudaApi:
 
     def launch(self, function: Any, grid: tuple[int, int, int], threads: int, shared_nbytes: int, arguments: Arguments) -> None:
         self._here()
-        if shared_nbytes > DEFAULT_SHARED_NBYTES:
-            self._ask(self._cu.cuFuncSetAttribute(function, self._cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_nbytes))
+        self._make_room(function, shared_nbytes)
         with self._lock:
             self._ask(self._cu.cuLaunchKernel(function, *grid, threads, 1, 1, shared_nbytes, self._stream, arguments.address, 0))
 
@@ -157,6 +156,29 @@ class CudaApi:
 
     def _end_capture(self) -> Held:
         return Held(self._ask(self._cu.cuStreamEndCapture(self._stream)), self._cu.cuGraphDestroy)
+
+    def record(self, launches: Sequence[Launchable], needs: Any = None) -> Recorded:
+        self._here()
+        graph, nodes = Held(self._ask(self._cu.cuGraphCreate(0)), self._cu.cuGraphDestroy), list[Any]()
+        for one in launches:
+            nodes.append(self._ask(self._cu.cuGraphAddKernelNode(graph.handle, nodes[-1:], len(nodes[-1:]), self._node(one))))
+        return Recorded(self._ask(self._cu.cuGraphInstantiate(graph.handle, 0)), self._cu.cuGraphExecDestroy, nodes, (graph, needs))
+
+    def patch(self, recorded: Recorded, place: int, launch: Launchable) -> None:
+        self._here()
+        self._ask(self._cu.cuGraphExecKernelNodeSetParams(recorded.handle, recorded.nodes[place], self._node(launch)))
+
+    def _node(self, launch: Launchable) -> Any:
+        self._make_room(launch.function, launch.shared_nbytes)
+        node = self._cu.CUDA_KERNEL_NODE_PARAMS()
+        node.func, node.kernelParams, node.sharedMemBytes = launch.function, launch.arguments.address, launch.shared_nbytes
+        node.gridDimX, node.gridDimY, node.gridDimZ = launch.grid
+        node.blockDimX, node.blockDimY, node.blockDimZ = launch.threads, 1, 1
+        return node
+
+    def _make_room(self, function: Any, shared_nbytes: int) -> None:
+        if shared_nbytes > DEFAULT_SHARED_NBYTES:
+            self._ask(self._cu.cuFuncSetAttribute(function, self._cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_nbytes))
 
     def replay(self, graph: Held) -> None:
         self._here()

@@ -12,10 +12,12 @@ import numpy as np
 
 from rlxpy.backends.faults import index_fault
 from rlxpy.backends.gpu.api import GpuApi, Held, same_process
-from rlxpy.backends.gpu.bind import Bound, Branch, Call, Code, Host, Item, Long, Placed, Product, Repeat, Rooms, Scope, Segment, bound
+from rlxpy.backends.gpu.bind import Bound, Branch, Call, Code, Host, Item, Long, Product, Repeat, Rooms, Segment, bound
 from rlxpy.backends.gpu.kernel import FAULT_NBYTES, FAULT_PLACE_BITS
+from rlxpy.backends.gpu.places import Placed, Scope
 from rlxpy.backends.gpu.profile import Stopwatch
 from rlxpy.backends.gpu.program import ALIGN_NBYTES, HostStep, Program
+from rlxpy.backends.gpu.replay import Kept, Line
 from rlxpy.backends.host import failure, host_launch
 from rlxpy.errors import DeviceError, InputError, RlxError
 from rlxpy.extend.backend import Span
@@ -67,6 +69,20 @@ class Loaded:
     raw: Mapping[tuple[str, str], Any]
 
 
+class _Bindings:
+    """Of one state, or of none: the plan at some sizes, what these share, and the launches that are replayed at all of them while one is there."""
+
+    def __init__(self) -> None:
+        self.at: dict[Any, Bound] = {}
+        self.kept = Kept[Call]()
+        self._lines: weakref.WeakValueDictionary[Any, Line] = weakref.WeakValueDictionary()
+
+    def line(self, place: int, segment: Segment) -> Line | None:
+        """Of the same kernels at the same place; None of those that the vendor's library is among, whose calls nobody can patch."""
+        key = place, tuple(c.name for c in segment.launches)
+        return self._lines.setdefault(key, Line()) if segment.launches else None
+
+
 class GpuGraph:
     """One run at a time: a device has one queue in any case."""
 
@@ -84,7 +100,7 @@ class GpuGraph:
         self._literals = {key: self._uploaded(None, array) for key, array in _literals(plan)}
         hosted = {id(p): host_launch(plan.graph, p.step, debug=debug) for p in program.parts if isinstance(p, HostStep)}
         self._code = Code(loaded.functions, loaded.raw, hosted, api.prepare)
-        self._bound: weakref.WeakKeyDictionary[GpuGraph | DeviceState, dict[Any, Bound]] = weakref.WeakKeyDictionary()
+        self._bound: weakref.WeakKeyDictionary[GpuGraph | DeviceState, _Bindings] = weakref.WeakKeyDictionary()
 
     # ---- weights and state
     def set_params(self, arrays: Mapping[str, Array]) -> None:
@@ -202,6 +218,9 @@ class GpuGraph:
         """The second time, launches become a graph: one call replays them all."""
         if not segment.calls:
             return
+        if segment.line:
+            segment.line.play(self._api, segment.launches, self._loaded)
+            return
         if segment.graph is not None:
             self._api.replay(segment.graph)
             return
@@ -296,10 +315,14 @@ class GpuGraph:
     # ---- binding
     def _bind(self, sizes: Sizes, state: DeviceState | None) -> Bound:
         """What was bound to a state goes with it."""
-        known, key = self._bound.setdefault(self if state is None else state, {}), tuple(sorted(sizes.items()))
+        of = self._bound.setdefault(self if state is None else state, _Bindings())
+        known, key = of.at, tuple(sorted(sizes.items()))
         if key not in known:
             rooms = Rooms(self._notes.address, self._undo.address, self._staging.address, {k: m.address for k, m in self._literals.items()})
-            fresh = bound(self.program, self._code, rooms, self.plan, self._base(state), sizes)
+            fresh = bound(self.program, self._code, rooms, self.plan, self._base(state), sizes, None if self.debug else of.kept)
+            for place, segment in enumerate((fresh.commits, *fresh.items)):
+                if isinstance(segment, Segment):
+                    segment.line = of.line(place, segment)
             while len(known) >= KEPT_SIZES:
                 del known[next(iter(known))]
             known[key] = fresh

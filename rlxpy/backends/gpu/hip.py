@@ -9,7 +9,7 @@ from functools import cache, cached_property
 from importlib import import_module
 from typing import Any
 
-from rlxpy.backends.gpu.api import Arguments, GpuTarget, Held, answer
+from rlxpy.backends.gpu.api import Arguments, GpuTarget, Held, Launchable, Recorded, answer
 from rlxpy.backends.gpu.blaslt import HIPBLASLT, BlasLt, Prepared, Problem, found
 from rlxpy.backends.gpu.listing import numbered
 from rlxpy.backends.gpu.offline import hiprtc_refusal, mapped_library
@@ -151,6 +151,22 @@ class HipApi:
 
     def _end_capture(self) -> Held:
         return Held(self._ask(self._hip.hipStreamEndCapture(self._stream)), self._hip.hipGraphDestroy)
+
+    def record(self, launches: Sequence[Launchable], needs: Any = None) -> Recorded:
+        graph, nodes = Held(self._ask(self._hip.hipGraphCreate(0)), self._hip.hipGraphDestroy), list[Any]()
+        for one in launches:
+            before = nodes[-1].createRef() if nodes else None
+            nodes.append(self._ask(self._hip.hipGraphAddKernelNode(graph.handle, before, len(nodes[-1:]), self._node(one))))
+        return Recorded(self._ask(self._hip.hipGraphInstantiateWithFlags(graph.handle, 0)), self._hip.hipGraphExecDestroy, nodes, (graph, needs))
+
+    def patch(self, recorded: Recorded, place: int, launch: Launchable) -> None:
+        self._ask(self._hip.hipGraphExecKernelNodeSetParams(recorded.handle, recorded.nodes[place], self._node(launch)))
+
+    def _node(self, launch: Launchable) -> Any:
+        node = self._hip.hipKernelNodeParams(func=launch.function, kernelParams=launch.arguments.pointers, sharedMemBytes=launch.shared_nbytes)
+        node.gridDim.x, node.gridDim.y, node.gridDim.z = launch.grid
+        node.blockDim.x, node.blockDim.y, node.blockDim.z = launch.threads, 1, 1
+        return node
 
     def replay(self, graph: Held) -> None:
         with self._lock:

@@ -65,6 +65,14 @@ def grid_refusal(grid: tuple[int, int, int], threads: int) -> str:
     return f"it needs a grid of {' x '.join(map(str, grid))} blocks, a grid has at most {' x '.join(map(str, most))}" if many else ""
 
 
+def grid_of(name: str, blocks: tuple[int, ...], threads: int) -> tuple[int, int, int]:
+    """Raises InputError for more blocks than a grid has."""
+    x, y, z = (*blocks, 1, 1)[:3]
+    if why := grid_refusal((x, y, z), threads):
+        raise InputError(f"{name} cannot be launched", why=why, fix="run it in parts")
+    return x, y, z
+
+
 @dataclass(frozen=True)
 class GpuLaunch:
     """What a device needs to run one node by a kernel: `launch` of its kernel row.
