@@ -302,7 +302,7 @@ def test_the_cpus_emitters_get_the_point_and_give_the_same_sums() -> None:
         results.add(compile(graph, {"w": w}, device="cpu", options=options, wait=True)(x).tobytes())
         texts.add(emit(graph, "cpu", options=options).text)
     assert len(results) == 1
-    assert len(texts) == len(ROW_BLOCK.values)
+    assert len(texts) == len(ROW_BLOCK.values) - 1  # by default it is one of the others, which depends on the depth
 
 
 # ---- contracts -----------------------------------------------------------------------------------------------------

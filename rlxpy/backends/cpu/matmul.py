@@ -15,17 +15,19 @@ from rlxpy.backends.templates import render
 from rlxpy.extend.kernels import Tunable
 from rlxpy.frozen import dataclass
 from rlxpy.ir.attrs import Fused
-from rlxpy.ir.dims import Shape, product, upper
+from rlxpy.ir.dims import Dim, Shape, product, upper
 from rlxpy.ir.dtypes import DType
 from rlxpy.ir.graph import Graph, Node, Ref
 from rlxpy.ir.layout import row_major
 from rlxpy.ir.op import Op
 from rlxpy.ir.types import TensorType
 
-ROW_BLOCK = Tunable("row_block", (24, 48, 96, 192, 384), 96)  # rows of the left operand that stay in the first caches while a panel passes
+ROW_BLOCK = Tunable("row_block", (0, 24, 48, 96, 192, 384), 0)  # rows of the left operand that stay in the caches while panels pass; 0 asks the depth
+USUAL_ROWS = 96        # of a block that is not deep
+KEPT_NUMEL = 5 << 14   # of a deep one: with a panel beside it half a megabyte, a small second cache
 GROUP_NUMEL = 1 << 15  # columns x depth of the panels one task reads
 TASKS = 16             # a product is cut into, at least, as long as a task has a panel: enough for threads to end together
-FEW_BLOCKS = 2         # of rows, up to which the time that panels take to come from memory shows
+STREAMED_ROWS = 192    # up to which the time that panels take to come from memory shows
 FEW_ROWS = 2           # up to here a right operand that is used once is cheaper to read where it lies than to pack
 PLAIN_COLUMNS = 64     # sums side by side in the first cache
 FEW = {1: 4, 2: 2}     # rows to panels walked at once: so few rows wait for memory, which several streams keep busy
@@ -181,16 +183,20 @@ def _tiled(site: Site, tile: Tile, p: Products, left: Operand, rights: tuple[str
     parts = epilogue(site, p.body, p.nodes, lambda k: f"c{k}[i*step*{wide} + jj]")
     operands = (left, *parts.operands)
     rows, columns, depth = ctext.dim(w.rows), ctext.dim(p.columns), ctext.dim(p.depth)
-    asked = site.params.get(ROW_BLOCK.name, ROW_BLOCK.default)  # convolutions have no point of their own
+    asked = site.params.get(ROW_BLOCK.name) or _block_rows(p.depth)  # convolutions have no point of their own
     block = asked - asked % tile.rows
     text = render("cpu/matmul.c.j2", T=tile.kept.text, A=ctext.storage(tile.sums), C=ctext.storage(tile.kept), M=rows, N=columns, K=depth, MR=tile.rows, NR=wide, MC=block,
-                  FEW_BLOCKS=FEW_BLOCKS, count=ctext.dim(w.count),
+                  STREAMED_ROWS=STREAMED_ROWS, count=ctext.dim(w.count),
                   lda=ctext.dim(w.row_step), a_step=ctext.dim(w.depth_step), products=len(p.nodes), batch=w.indices,
                   at=[batch_offset(w, k) for k in range(1 + len(p.nodes))], row=parts.row, inner=parts.inner)
     weights = tuple(f"const {ctext.storage(tile.kept)} *restrict w{k}" for k in range(len(rights)))
     blocks = f"{ctext.dim(w.count)}*rlx_ceil_quotient({rows}, {block})"
     count = f"{blocks}*rlx_groups_{tile.kept.text}({rows}, {blocks}, {columns}, {depth})"
     return Kernel((*weights, *params(operands, site.out)), text, (*rights, *arguments(operands, site.out)), count, symbols_used(site), needs=(tile.text,))
+
+
+def _block_rows(depth: Dim) -> int:
+    return max(v for v in ROW_BLOCK.values if v <= USUAL_ROWS and v * upper(depth) <= KEPT_NUMEL) or min(filter(None, ROW_BLOCK.values))
 
 
 def plain(site: Site, p: Products) -> Kernel:
