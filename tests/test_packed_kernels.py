@@ -95,7 +95,7 @@ def to_bf16(x: Array) -> Array:
 
 
 def hold(f: CompiledGraph, params: dict[str, Array], numerics: str, on_tiles: int = max(COUNTS) + 1) -> None:
-    """on_tiles: from so many rows on both operands are rounded to bf16, where the left one is not rounded to int8."""
+    """on_tiles: from so many rows on both operands are rounded to bf16."""
     rng = np.random.default_rng(1)
     for count in COUNTS:
         given = [rng.normal(size=(count, depth_of(name))).astype(np.float32) for name in params]
@@ -105,7 +105,7 @@ def hold(f: CompiledGraph, params: dict[str, Array], numerics: str, on_tiles: in
             exact = encoding(name).decode((params[name],), x.shape[1])
             assert (np.abs(dense - exact) <= 2.0**-22 * size(name, exact)).all(), f"{name}: the matrix"
             left = rounded(x) if numerics == "low" else x.astype(np.float64)
-            if count >= on_tiles and not (numerics == "low" and name in amx_int8.ENCODINGS):
+            if count >= on_tiles:
                 left, exact = to_bf16(x).astype(np.float64), to_bf16(dense)
             error = np.abs(got - left @ exact.T.astype(np.float64))
             assert (error <= BOUND * (np.abs(left) @ size(name, exact).T)).all(), f"{name}, {count} rows, {numerics}: {error.max()}"
@@ -186,6 +186,8 @@ def test_a_gated_pair_of_two_encodings(numerics: str) -> None:
 # ---- matrix units: where this CPU has none, the C that stands for them
 TILES = next((isa.name for isa in available() if "amx" in isa.features), f"{ISAS[0]}+amx_emulated")
 LEAST_ROWS = BF16.least_rows
+ON_TILES = {"medium": LEAST_ROWS, "low": amx_packed.MANY.least_rows}
+ROW_ON_TILES = {"medium": "amx", "low": "amx_bf16"}
 
 
 def on_tiles(graph: Graph, params: dict[str, Array], numerics: str = "medium") -> CompiledGraph:
@@ -197,16 +199,18 @@ def on_tiles(graph: Graph, params: dict[str, Array], numerics: str = "medium") -
 @pytest.mark.parametrize("names", [BLOCKS[k::3] for k in range(3)], ids=",".join)
 def test_every_encoding_on_tiles(names: tuple[str, ...], numerics: str, threads: int) -> None:
     with settings.override(isa=TILES):
-        hold(*products(names, numerics), numerics, LEAST_ROWS)
+        hold(*products(names, numerics), numerics, ON_TILES[numerics])
 
 
 def test_tiles_serve_many_rows_and_the_report_says_so() -> None:
-    for numerics, name, few, many in (("medium", "q4_0", "cpu/qmatmul", "cpu/qmatmul.amx"), ("low", "q4_0", "cpu/qmatmul.int8", "cpu/qmatmul.amx_int8"),
-                                      ("low", "q6_k", "cpu/qmatmul.int8", "cpu/qmatmul.amx")):
+    some, many, most = LEAST_ROWS, ON_TILES["low"], max(COUNTS)
+    for numerics, name, few, bands in (("medium", "q4_0", "cpu/qmatmul", {(some, most): "cpu/qmatmul.amx"}),
+                                       ("low", "q4_0", "cpu/qmatmul.int8", {(some, many - 1): "cpu/qmatmul.amx_int8", (many, most): "cpu/qmatmul.amx_bf16"}),
+                                       ("low", "q6_k", "cpu/qmatmul.int8", {(many, most): "cpu/qmatmul.amx_bf16"})):
         with settings.override(isa=TILES):
             f, _ = products((name,), numerics)
         (step,) = (s for s in f.plan.steps if s.node.op is Op.QMATMUL)
-        assert (step.choice.name, [(when, c.name) for when, c in step.choice.bands]) == (few, [((("M", LEAST_ROWS, max(COUNTS)),), many)])
+        assert (step.choice.name, {(least, to): c.name for ((_, least, to),), c in step.choice.bands}) == (few, bands)
 
 
 PLANES = {"highest": (amx_packed.X6.least_rows, "amx_x6", BOUND), "high": (amx_packed.X3.least_rows, "amx_x3", 2.0**-15)}  # a bound of the sum of absolute products
@@ -267,20 +271,20 @@ def test_long_rows_and_many_of_them_on_tiles() -> None:
 @pytest.mark.parametrize("numerics", ["medium", "low"])
 def test_a_gated_pair_of_a_turned_operand_on_tiles(numerics: str) -> None:
     """Two encodings, a left operand whose rows are no one walk, an operand beside the products, and few rows after many."""
-    rows, depth = 21, 512
+    rows, depth, least = 21, 512, ON_TILES[numerics]
     gate, up = weights("q4_k", rows, depth, 1), weights("q6_k", rows, depth, 2)
     b = Builder("gated")
-    t = sym("T", 1, 40)
+    t = sym("T", 1, least + 24)
     x, beside = b.input("x", (t, 3, depth)).transpose(perm=(1, 0, 2)), b.input("beside", (3, t, rows))
     g, u = (x.qmatmul(b.param(n, w.shape, "u8"), encoding=e, shape=(rows, depth)) for n, w, e in (("g", gate, "q4_k"), ("u", up, "q6_k")))
     f = on_tiles(b.finish(g.silu() * u, (x.qmatmul(b.param("v", up.shape, "u8"), encoding="q6_k", shape=(rows, depth)) + beside).tanh()), {"g": gate, "u": up, "v": up}, numerics)
-    assert {c.name for s in f.plan.steps for _, c in s.choice.bands} == {"cpu/fused.qgated_mlp.amx", "cpu/fused.qmatmul.amx"}
+    assert {c.name for s in f.plan.steps for _, c in s.choice.bands} == {f"cpu/fused.{kind}.{ROW_ON_TILES[numerics]}" for kind in ("qgated_mlp", "qmatmul")}
     dense = [to_bf16(encoding(e).decode((w,), depth)).astype(np.float64) for w, e in ((gate, "q4_k"), (up, "q6_k"))]
-    for count in (LEAST_ROWS, 37, 2):
+    for count in (least, least + 21, 2):
         rng = np.random.default_rng(count)
         given, more = (rng.normal(size=(count, 3, depth)) * 0.02).astype(np.float32), rng.normal(size=(3, count, rows)).astype(np.float32)
         y, z = (to_bf16(given).astype(np.float64).swapaxes(0, 1) @ d.T for d in dense)
-        within = 1e-3 if count >= LEAST_ROWS else 0.05
+        within = 1e-3 if count >= least else 0.05
         gated, added = f.run(given, more)
         np.testing.assert_allclose(gated, y / (1 + np.exp(-y)) * z, rtol=within, atol=within * np.abs(y * z).max())
         np.testing.assert_allclose(added, np.tanh(z + more), rtol=0, atol=within * np.abs(z).max())
@@ -334,10 +338,10 @@ def whole_numbers(name: str, rows: int, depth: int, rng: np.random.Generator) ->
     return raw.reshape(rows, -1)
 
 
-@pytest.mark.parametrize("name", ["q8_0", "q4_0", "q4_1"])
-def test_whole_numbers_on_tiles_are_exact(name: str, threads: int) -> None:
+@pytest.mark.parametrize(("name", "count"), [("q8_0", 61), ("q4_0", amx_int8.ROW_BLOCK + 21), ("q4_1", 61)])
+def test_whole_numbers_on_tiles_are_exact(name: str, count: int, threads: int) -> None:
     """More than one step of depth, more than one block of rows, rests of both; left rows that do not lie side by side; what follows; twice."""
-    depth, rows, count = 32 * (amx_int8.BLOCK_DEPTH + 5), 49, amx_int8.ROW_BLOCK + 21
+    depth, rows = 32 * (amx_int8.BLOCK_DEPTH + 5), 49
     rng = np.random.default_rng(8)
     packed = whole_numbers(name, rows, depth, rng)
     dense = encoding(name).decode((packed,), depth).astype(np.int64)
@@ -346,7 +350,8 @@ def test_whole_numbers_on_tiles_are_exact(name: str, threads: int) -> None:
     bias = rng.integers(-99, 100, rows).astype(np.float32)
     b = Builder("whole")
     left = b.input("x", x.shape).T
-    f = on_tiles(b.finish(left.qmatmul(b.param("w", packed.shape, "u8"), encoding=name, shape=(rows, depth)) * 2.0 + b.input("bias", bias.shape)), {"w": packed}, "low")
+    with settings.override(force_row=("cpu/fused.qmatmul.amx_int8",)):
+        f = on_tiles(b.finish(left.qmatmul(b.param("w", packed.shape, "u8"), encoding=name, shape=(rows, depth)) * 2.0 + b.input("bias", bias.shape)), {"w": packed}, "low")
     assert [r["kernel"] for r in f.dispatch()] == ["cpu/fused.qmatmul.amx_int8"]
     want = 2 * (x.T.astype(np.int64) @ dense.T) + bias.astype(np.int64)
     assert np.abs(want).max() < 2**24
@@ -375,7 +380,7 @@ def test_a_machine_whose_tiles_multiply_no_bytes_keeps_to_bf16() -> None:
     cpu, b = Cpu(named("avx512+vnni+amx")), Builder("bf16")
     graph = b.finish(b.input("x", (64, 256)).qmatmul(b.param("w", (33, 272), "u8"), encoding="q8_0", shape=(33, 256)))
     plan, _, _ = lower(graph, replace(cpu.spec, facts={**cpu.spec.facts, "numerics": "low"}), CompileOptions(weights="packed", numerics="low"))
-    assert [s.choice.name for s in plan.steps] == ["cpu/qmatmul.amx"]
+    assert [s.choice.name for s in plan.steps] == ["cpu/qmatmul.amx_bf16"]
 
 
 def test_int8_serves_low_numerics_alone_and_dispatch_says_so() -> None:

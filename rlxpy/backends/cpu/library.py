@@ -42,7 +42,7 @@ ON_HOST: tuple[tuple[tuple[str, ...], str, tuple[Op, ...]], ...] = (  # element 
 # products on AMX: how, the operands' type, and the numerics that permit it
 AMX = (("amx_x6", amx.X6, "f32", ("highest",)), ("amx_x3", amx.X3, "f32", ("high",)), ("amx_bf16", amx.BF16, "f32", ("medium", "low")),
        ("amx", amx.BF16, "bf16", ("highest", "high", "medium", "low")))
-AMX_PACKED = (("amx_x6", amx_packed.X6, ("highest",)), ("amx_x3", amx_packed.X3, ("high",)), ("amx", amx.BF16, ("medium", "low")))
+AMX_PACKED = (("amx_x6", amx_packed.X6, ("highest",)), ("amx_x3", amx_packed.X3, ("high",)), ("amx", amx.BF16, ("medium",)), ("amx_bf16", amx_packed.MANY, ("low",)))
 MOVEMENT = tuple(op for op in Op if op.row.view)
 
 
@@ -137,7 +137,7 @@ def _amx_packed_rows(isa: Isa) -> Iterator[KernelRow]:
     for name, scheme, numerics in AMX_PACKED:
         asked = (Constraint("device.features", "HAS", "amx"), Constraint("out.shape[-2]", "GE", scheme.least_rows), Constraint("device.numerics", "IN", numerics),
                  Constraint("out.dtype", "EQ", "f32"))
-        row = KernelRow(f"qmatmul.{name}", Op.QMATMUL, amx_packed.emitter(isa, scheme), constraints=(*asked, Constraint("attrs.encoding", "IN", blocks.BLOCKS)), priority=2,
+        row = KernelRow(f"qmatmul.{name}", Op.QMATMUL, amx_packed.emitter(isa, scheme), constraints=(*asked, Constraint("attrs.encoding", "IN", blocks.BLOCKS)), priority=3,
                         scratch_nbytes=partial(amx_packed.scratch_nbytes, scheme), doc="weights decoded to planes of bf16 on matrix units")
         yield row
         for kind in ("matmul", "gated_mlp"):
@@ -146,10 +146,10 @@ def _amx_packed_rows(isa: Isa) -> Iterator[KernelRow]:
 
 
 def _amx_int8_rows(isa: Isa) -> Iterator[KernelRow]:
-    """Before those that multiply in bf16, where numerics permits to round the left operand."""
+    """For some rows, where numerics permits to round the left operand: with many, its sums cost more in floats, block by block, than bf16 does."""
     asked = (Constraint("device.features", "HAS", "amx_int8"), Constraint("out.shape[-2]", "GE", amx.BF16.least_rows), Constraint("device.numerics", "EQ", "low"),
              Constraint("out.dtype", "EQ", "f32"))
-    row = KernelRow("qmatmul.amx_int8", Op.QMATMUL, amx_int8.emitter(isa), constraints=(*asked, Constraint("attrs.encoding", "IN", amx_int8.ENCODINGS)), priority=3,
+    row = KernelRow("qmatmul.amx_int8", Op.QMATMUL, amx_int8.emitter(isa), constraints=(*asked, Constraint("attrs.encoding", "IN", amx_int8.ENCODINGS)), priority=2,
                     scratch_nbytes=amx_int8.scratch_nbytes, doc="left rows rounded to int8, on matrix units")
     yield row
     for kind in ("matmul", "gated_mlp"):
