@@ -1,15 +1,21 @@
 """Attention on the simulated GPU against float64 NumPy: the cases of the cpu's tests, sizes known at run time, narrow and packed caches."""
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
-from gpu_device import fact, gpu as gpu
-from test_cpu_attention import CASES, check, oracle
+from gpu_device import fact, gpu as gpu, running
+from sim_device import needs_clang
+from test_cpu_attention import CASES, Case, check, oracle
 from test_kv_cache import GROUPS, HEADS, WIDTH, attends, causal, kept
 
 from rlxpy import Builder, CompileOptions, compile, sym
+from rlxpy.backends.gpu import attention_few
 from rlxpy.backends.gpu.attention_few import FEW, PART_KEYS
 from rlxpy.backends.gpu.units import UNITS
+from rlxpy.backends.templates import trimmed
+from rlxpy.errors import DeviceError
 
 DEBUG = CompileOptions(debug=True)
 
@@ -73,3 +79,44 @@ def test_nan_and_infinity_as_the_reference_has_them(gpu: str, rows: int) -> None
         got.append(compile(b.finish(xs[0].apply("attention", xs, {"scale": 0.5})), device=device)(q, k, v, mask))
     np.testing.assert_allclose(got[0], got[1], atol=2e-6)
     assert np.isnan(got[0]).any(axis=(1, 2, 3)).tolist() == [True, True, True, True, False]
+
+
+WIDE = (Case((1, 12, 1, 3, PART_KEYS + 1, 64, 64), "causal"), Case((2, 10, 2, 1, 2 * PART_KEYS, 300, 512), dtype="f16"), Case((1, 6, 3, 4, PART_KEYS - 1, 8, 16), "window", 9, dtype="bf16"),
+        Case((1, 18, 2, 2, 9, 40, 24), "causal", dtype="bf16", heads_inside=True), Case((1, 20, 1, 4, 131, 16, 16), mask=("bool", (1, 20, 4, 131))))
+
+
+@pytest.mark.parametrize("where", ["isa gfx942", "isa gfx1201", "cuda"])
+def test_few_queries_of_many_heads_and_wide_channels(where: str) -> None:
+    """Rows of several blocks, two threads' worth of channels, keys that end at a part and beside it; two runs give the same bits."""
+    with running(where) as device:
+        b, rng = Builder("few"), np.random.default_rng(2)
+        given = [c.arrays(rng) for c in WIDE]
+        f = compile(b.finish(*(c.emit(b, i) for i, c in enumerate(WIDE))), device=device, options=DEBUG)
+        assert {v.choice.name for s in f.plan.steps for v in s.variants if s.node.op.text == "attention"} == {"gpu/attention.one", "gpu/attention.few"}
+        first, second = (f.run(*(a for arrays in given for a in arrays)) for _ in range(2))
+        for got, again, arrays, case in zip(first, second, given, WIDE, strict=True):
+            check(got, case.expected(arrays), case)
+            np.testing.assert_array_equal(got.view("u1"), again.view("u1"))
+
+
+@needs_clang
+@pytest.mark.parametrize(("before", "after", "said"), [
+    ("__syncthreads();\nfor (int t = threadIdx.x; t < 16;", "for (int t = threadIdx.x; t < 16;", "nobody has written"), ("s < to && ", "", "above"),
+    ("__syncthreads();  // factors may still be read", "", "race"), ("factors[t / 1][r] = rlx_exp(", "factors[t / 1][r] = (", "above"),
+])
+def test_faults_planted_in_kernels_of_few_queries_are_seen(monkeypatch: pytest.MonkeyPatch, before: str, after: str, said: str) -> None:
+    """Of barriers, of keys past the end, of what parts and groups are worth beside one another."""
+    planted = list[bool]()
+
+    def text(*path: str, **facts: Any) -> str:
+        made = trimmed(*path, **facts)
+        planted.append(before in made)
+        return made.replace(before, after)
+
+    monkeypatch.setattr(attention_few, "trimmed", text)
+    case = Case((1, 1, 1, 1, 200*PART_KEYS, 8, 8)) if "factors may" in before else Case((1, 1, 1, 1, 2*PART_KEYS + 5, 64, 64), "window", 200)
+    with running("isa gfx942") as device:
+        b, arrays = Builder("planted"), case.arrays(np.random.default_rng(0))
+        with pytest.raises((DeviceError, AssertionError), match=said):
+            check(compile(b.finish(case.emit(b, 0)), device=device, options=DEBUG).run(*arrays), case.expected(arrays), case)
+    assert any(planted)

@@ -26,6 +26,7 @@ class Block:
 
 BLOCKS = (Block(128, 16, 16, 32), Block(256, 16, 16, 16), Block(512, 8, 32, 8))
 MOST_CHANNELS = 512
+WORDS = {DType.F32: "rlx_four", DType.F16: "rlx_eight", DType.BF16: "rlx_eight"}  # of 16 bytes, in templates/gpu/words.h
 
 
 def emit(site: Site) -> Kernel:
@@ -62,22 +63,31 @@ def facts_of(call: Call, site: Site) -> dict[str, Any]:
     return {
         **mask, "mask_key": f"{mask['mask_row']} + (s0 + s)*{mask['mask_step']}", "key_heads": ctext.dim(g), "group": ctext.dim(group_of(h, g)), "T": ctext.dim(t), "S": ctext.dim(s),
         "scale": ctext.literal(call.attrs.scale, DType.F32),
-        "q": {"c": call.q.c, "at": ctext.walk(call.q.layout.strides[:3], ("b", "h", "i")), "element": element_of(call.q, "")},
+        "q": {"c": call.q.c, "at": ctext.walk(call.q.layout.strides[:3], ("b", "h", "i")), "element": _element(call.q, "")},
         "k": _source("k", call.k, d, call.packing[0]), "v": _source("v", call.v, e, call.packing[1]),
         "out": {"c": site.out.c, "at": ctext.walk(call.out_strides, ("b", "h", "i")), "store": scalar.store(site.out.dtype, "%s")},
     }
 
 
-def _source(name: str, o: Operand, width: Dim, packing: str) -> dict[str, str]:
+def _source(name: str, o: Operand, width: Dim, packing: str) -> dict[str, Any]:
     return {"name": name, "c": o.c, "at": ctext.walk(o.layout.strides[:2], ("b", "g")), "step": ctext.dim(o.layout.strides[2]), "width": ctext.dim(width),
-            "element": element_of(o, packing)}
+            "element": _element(o, packing)}
 
 
-def element_of(o: Operand, packing: str) -> str:
+def _element(o: Operand, packing: str) -> str:
     """C for channel c of the row at p."""
     return packed.element(packing, "p", "c") if packing else scalar.load(o.dtype, f"p[c*{ctext.dim(o.layout.strides[3])}]")
 
 
-def in_words(o: Operand, width: Dim, n: int) -> bool:
+def reading(o: Operand, width: Dim, packing: str, narrow: DType | None = None) -> dict[str, Any]:
+    """How templates/gpu/attention.j2 reads channels of a row: as f32 or rounded to `narrow`; word: what is read at once, "" where they come one by one."""
+    plain, at_once = o.dtype is narrow and not packing, 16 // o.dtype.nbytes
+    element = f"p[c*{ctext.dim(o.layout.strides[3])}]" if plain else _element(o, packing)
+    each = "w.of[j]" if plain or o.dtype is DType.F32 else f"rlx_widen_{o.dtype.text}(w.of[j])"
+    rounded = "%s" if narrow is None or plain else f"rlx_round_{narrow.text}(%s)"
+    return {"word": WORDS.get(o.dtype, "") if not packing and _in_words(o, width, at_once) else "", "at_once": at_once, "each": rounded % each, "element": rounded % element, "width": ctext.dim(width)}
+
+
+def _in_words(o: Operand, width: Dim, n: int) -> bool:
     """Whether channels lie side by side, and every n-th at a multiple of n."""
     return o.layout.strides[3] == 1 and all(divides(n, d) for d in (width, o.layout.offset, *o.layout.strides[:3]))

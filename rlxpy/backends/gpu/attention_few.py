@@ -2,12 +2,10 @@
 from __future__ import annotations
 
 from rlxpy.backends.cpu.attention import attention_in, call_of
-from rlxpy.backends.cpu.kernel import Operand
-from rlxpy.backends.gpu.attention import facts_of, group_of, in_words, kernel
+from rlxpy.backends.gpu.attention import facts_of, group_of, kernel, reading
 from rlxpy.backends.gpu.kernel import Kernel, Room, Site, quotient, symbols_used
 from rlxpy.backends.templates import read, trimmed
-from rlxpy.ir.dims import Dim, product, upper
-from rlxpy.ir.dtypes import DType
+from rlxpy.ir.dims import product, upper
 from rlxpy.ir.graph import Graph, Node
 from rlxpy.ir.op import Op
 
@@ -15,7 +13,6 @@ FEW = 4          # queries of a head up to which keys are dealt out in parts
 PART_KEYS = 128  # of a part
 THREADS = 128
 SUMS = 64        # of results in a thread's registers, at most, beside as many numbers of the queries
-WORDS = {DType.F32: ("rlx_four", 4, "w.of[j]"), DType.F16: ("rlx_eight", 8, "rlx_widen_f16(w.of[j])"), DType.BF16: ("rlx_eight", 8, "rlx_widen_bf16(w.of[j])")}
 
 
 def emit(site: Site) -> Kernel | tuple[Kernel, ...]:
@@ -27,8 +24,8 @@ def emit(site: Site) -> Kernel | tuple[Kernel, ...]:
     blocks = -(-upper(rows) * own // SUMS)
     many, lanes = -(-upper(rows) // max(blocks, 1)) or 1, max(4, 1 << (-(-wide // own) - 1).bit_length())
     facts, split = facts_of(call, site), upper(s) > PART_KEYS
-    for name, o, width, packing in (("k", call.k, d, call.packing[0]), ("v", call.v, e, call.packing[1])):
-        facts[name] |= dict(zip(("word", "at_once", "widened"), _word(o, width, packing), strict=True))
+    for name, o, width, packing in (("q", call.q, d, ""), ("k", call.k, d, call.packing[0]), ("v", call.v, e, call.packing[1])):
+        facts[name] |= reading(o, width, packing)
     facts |= {"mask_key": f"masks[r] + s*{facts['mask_step']}", "PART": PART_KEYS, "split": split}
     text = trimmed("gpu/attention_few.cu.j2", **facts, ROWS=many, LANES=lanes, OWN=own, GROUPS=THREADS // lanes, BATCH=4 if many*own <= SUMS // 2 else 2)
     count = b * g * quotient(rows, many)
@@ -37,12 +34,6 @@ def emit(site: Site) -> Kernel | tuple[Kernel, ...]:
         return parts
     text = trimmed("gpu/attention_join.cu.j2", **facts, E=upper(e), THREADS=THREADS)
     return parts, Kernel(("const f32 *scratch", f"{site.out.c} *__restrict__ y"), text, (Room.SCRATCH, site.out.ref), (b * g * rows,), THREADS, sizes=symbols_used(site))
-
-
-def _word(o: Operand, width: Dim, packing: str) -> tuple[str, int, str]:
-    """What is read at once, how many numbers that are, and C for the f32 of one; "" where channels are read one by one."""
-    word = WORDS.get(o.dtype)
-    return word if word and not packing and in_words(o, width, word[1]) else ("", 1, "")
 
 
 def scratch_nbytes(graph: Graph, node: Node) -> int:

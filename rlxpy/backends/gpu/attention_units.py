@@ -3,10 +3,8 @@ from __future__ import annotations
 
 from itertools import product
 
-from rlxpy.backends.cpu import ctext
 from rlxpy.backends.cpu.attention import call_of
-from rlxpy.backends.cpu.kernel import Operand
-from rlxpy.backends.gpu.attention import element_of, facts_of, group_of, in_words, kernel, whole
+from rlxpy.backends.gpu.attention import facts_of, group_of, kernel, reading, whole
 from rlxpy.backends.gpu.kernel import Kernel, Site, quotient
 from rlxpy.backends.gpu.units import SQUARE, Unit, needs
 from rlxpy.backends.templates import read, trimmed
@@ -18,7 +16,7 @@ from rlxpy.ir.dtypes import DType
 MOST_CHANNELS = 256
 REGISTERS = 112  # of a lane for its queries and results; where they want more, queries lie in shared memory
 SHARED_NBYTES = {"nvidia": 48 << 10, "amd": 64 << 10}
-EIGHT = 8        # numbers of 16 bits that are read at once; and so many more has a row in shared memory, so that lanes of a wave meet in no bank
+EIGHT = 8        # numbers of 16 bits in 16 bytes: by so many a row in shared memory is longer than it need be, so that lanes of a wave meet in no bank
 WAVES = Tunable("waves", (2, 4, 8), 4)  # of a block, each with SQUARE rows
 
 
@@ -62,15 +60,9 @@ def emit(unit: Unit, narrow: DType, site: Site) -> Kernel:
     (b, h, t, d), (_, g, _, _), (*_, e) = call.shapes
     tile, facts = tile_of(unit, d, e, **site.params), facts_of(call, site)
     for name, o, width, packing in (("q", call.q, d, ""), ("k", call.k, d, call.packing[0]), ("v", call.v, e, call.packing[1])):
-        facts[name] |= {"narrow": _narrow(o, packing, narrow), "direct": not packing and o.dtype is narrow and in_words(o, width, EIGHT)}
+        facts[name] |= reading(o, width, packing, narrow)
     facts["out"] |= {"store": f"rlx_round_{narrow.text}(%s)"} if site.out.dtype is narrow else {}
     facts["mask_key"] = f"masks[a] + (s0 + s)*{facts['mask_step']}"
     text = trimmed("gpu/attention_units.cu.j2", **facts, unit=unit, narrow=narrow.text, product=unit.function(narrow), SQUARE=SQUARE, WAVES=tile.waves, KEYS=tile.keys,
                    D=tile.D, E=tile.E, held=tile.held)
     return kernel(call, site, text, b * g * quotient(t * group_of(h, g), tile.waves*SQUARE), tile.waves*unit.lanes, (needs(unit.name, narrow), read("gpu/words.h"), read("gpu/narrow.h")))
-
-
-def _narrow(o: Operand, packing: str, narrow: DType) -> str:
-    """C for channel c of the row at p as `narrow` has it."""
-    plain = o.dtype is narrow and not packing
-    return f"p[c*{ctext.dim(o.layout.strides[3])}]" if plain else f"rlx_round_{narrow.text}({element_of(o, packing)})"
