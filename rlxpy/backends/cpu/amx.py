@@ -25,6 +25,7 @@ TILE = 16             # rows, or columns, of a tile
 TILE_DEPTH = 32       # bf16 of one row
 ROW_BLOCK = 128       # rows whose planes stay in the second cache
 SPLIT_ROWS = 4        # of a task that splits them: several threads share the few rows of a short product
+SHORT_ROWS = 256      # from here on it splits whole tiles, which lie one after another
 RESIDENT_NBYTES = 1 << 20  # of right planes in the second cache beside a block of rows; processors with AMX have 2 MiB
 FEW_ROWS = 4          # up to here a call waits for its weights, and tiles would be mostly empty
 LEAST, MOST = 2.0**-30, 2.0**30  # of a row's or column's greatest magnitude, for sums by planes; templates/cpu/planes.h.j2
@@ -127,13 +128,14 @@ def text(scheme: Scheme) -> tuple[str, ...]:
 def split_left(site: Site, scheme: Scheme, p: Products, w: Walk, planes: Operand) -> Kernel:
     rows, depth = ctext.dim(w.rows), ctext.dim(p.depth)
     tile_numel, step, count = scheme.planes * TILE * TILE_DEPTH, ctext.dim(w.row_step), ctext.dim(w.count)
-    row = f"K, x0 + {batch_offset(w, 0)} + m*{step}, {ctext.dim(w.depth_step)}, y + (batch*tiles + m/16)*next + m%16*32"
-    lines = [f"const i64 M = {rows}, K = {depth}, tiles = rlx_ceil_quotient(M, (i64)16), tasks = rlx_ceil_quotient(M, (i64){SPLIT_ROWS}), next = rlx_ceil_quotient(K, (i64)32)*{tile_numel};",
-             "for (i64 t = t0; t < t1; t++) {", f"  const i64 m0 = t % tasks*{SPLIT_ROWS}, m1 = m0 + {SPLIT_ROWS}, batch = t / tasks;", *indent(w.indices),
+    some = f"({rows} < {SHORT_ROWS} ? (i64){SPLIT_ROWS} : {TILE})"
+    at = f"x0 + {batch_offset(w, 0)} + m0*{step}, {step}, {ctext.dim(w.depth_step)}, y + (batch*tiles + m0/16)*next + m0%16*32, sure + m0"
+    lines = [f"const i64 M = {rows}, K = {depth}, tiles = rlx_ceil_quotient(M, (i64)16), some = {some}, tasks = rlx_ceil_quotient(M, some), next = rlx_ceil_quotient(K, (i64)32)*{tile_numel};",
+             "for (i64 t = t0; t < t1; t++) {", "  const i64 m0 = t % tasks*some, m1 = m0 + some, batch = t / tasks;", *indent(w.indices),
              f"  u8 *const sure = (u8 *)(y + {count}*tiles*next) + batch*tiles*16;",
-             f"  for (i64 m = m0; m < rlx_least(m1, M); m++) sure[m] = rlx_left_{p.left.stored.text}_{scheme.planes}({row});",
+             f"  rlx_left_{p.left.stored.text}_{scheme.planes}(rlx_least(some, M - m0), K, {at});",
              "  if (m1 >= M) for (i64 m = M; m < tiles*16; m++) sure[m] = 1;  /* rows that are not there */", "}"]
-    return Kernel(params((p.left,), planes), "\n".join(lines), arguments((p.left,), planes), f"{count}*rlx_ceil_quotient({rows}, (i64){SPLIT_ROWS})", symbols_used(site),
+    return Kernel(params((p.left,), planes), "\n".join(lines), arguments((p.left,), planes), f"{count}*rlx_ceil_quotient({rows}, {some})", symbols_used(site),
                   needs=text(scheme))
 
 
