@@ -36,9 +36,6 @@ from rlxpy.ir.op import ELEMENTWISE, Op
 
 REAL = tuple(d.text for d in DType if not d.is_complex)
 FLOATS = ("f16", "bf16", "f32", "f64")
-ON_HOST: tuple[tuple[tuple[str, ...], str, tuple[Op, ...]], ...] = (  # element types, why, and the ops that run in NumPy for them
-    (tuple(d.text for d in DType if d.is_float), "only the encoding of a cache, from the types of one, is written in C", (Op.QUANTIZE,)),
-)
 # products on AMX: how, the operands' type, and the numerics that permit it
 AMX = (("amx_x6", amx.X6, "f32", ("highest",)), ("amx_x3", amx.X3, "f32", ("high",)), ("amx_bf16", amx.BF16, "f32", ("medium", "low")),
        ("amx", amx.BF16, "bf16", ("highest", "high", "medium", "low")))
@@ -76,8 +73,7 @@ def library(isa: Isa) -> KernelLibrary:
         *(KernelRow(op.text, op, pool.emit_pool, doc="tap by tap into a run of results") for op in (Op.MAX_POOL, Op.AVG_POOL)),
         KernelRow("resize", Op.RESIZE, pool.emit_resize, doc="places along the last axis once for many rows"),
         KernelRow("dequantize", Op.DEQUANTIZE, quant.dequantizer(isa), constraints=(Constraint("attrs.encoding", "IN", blocks.BLOCKS),)),
-        KernelRow("quantize", Op.QUANTIZE, encode.emit, constraints=(Constraint("attrs.encoding", "EQ", encode.ENCODING), Constraint("in0.dtype", "IN", ("f32", "f16", "bf16"))),
-                  doc="block by block"),
+        KernelRow("quantize", Op.QUANTIZE, encode.emit, constraints=(Constraint("attrs.encoding", "IN", encode.WRITTEN),), doc="group by group"),
         *(KernelRow(op.text, op, rows.emit, constraints=(floating, Constraint("attrs.axis", "EQ", -1)), doc="row by row") for op in (Op.SOFTMAX, Op.LOG_SOFTMAX)),
         *(KernelRow(f"{op.text}.columns", op, columns.emit_softmax, constraints=(floating,), doc="columns side by side") for op in (Op.SOFTMAX, Op.LOG_SOFTMAX)),
         *(KernelRow(op.text, op, rows.emit, constraints=(floating,), doc="row by row") for op in (Op.LAYER_NORM, Op.RMS_NORM)),

@@ -9,7 +9,7 @@ from rlxpy.backends.cpu import blocks
 from rlxpy.backends.cpu.folds import OPERATOR
 from rlxpy.backends.cpu.fourier import LONGEST
 from rlxpy.backends.cpu.indexed import scatter_scratch
-from rlxpy.backends.cpu.library import FLOATS, MOVEMENT, ON_HOST as ON_HOST, REAL
+from rlxpy.backends.cpu.library import FLOATS, MOVEMENT, REAL
 from rlxpy.backends.gpu import (
     attention,
     attention_few,
@@ -79,8 +79,7 @@ def _rows(target: GpuTarget) -> list[KernelRow]:
         KernelRow("fused.conv", Op.FUSED, spatial.emit_conv, kind="conv", constraints=(real,), doc="a convolution and its epilogue"),
         *(KernelRow(op.text, op, spatial.emit_pool, doc="a thread for each result") for op in (Op.MAX_POOL, Op.AVG_POOL)),
         KernelRow("resize", Op.RESIZE, spatial.emit_resize, doc="a thread for each result"),
-        KernelRow("quantize", Op.QUANTIZE, encode.emit, constraints=(Constraint("attrs.encoding", "EQ", encode.ENCODING), Constraint("in0.dtype", "IN", ("f32", "f16", "bf16"))),
-                  doc="a block a thread"),
+        KernelRow("quantize", Op.QUANTIZE, encode.emit, constraints=(Constraint("attrs.encoding", "IN", encode.WRITTEN),), doc="a group a thread"),
     ]
 
 

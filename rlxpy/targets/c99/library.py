@@ -5,7 +5,6 @@ from collections.abc import Callable
 from functools import cache
 
 from rlxpy.backends.cpu.control import refusal
-from rlxpy.backends.cpu.encode import ENCODING
 from rlxpy.extend.backend import BackendSpec, Device
 from rlxpy.extend.kernels import Constraint, KernelLibrary, KernelRow, KernelSearchPath
 from rlxpy.ir.dtypes import DType
@@ -36,7 +35,7 @@ def library() -> KernelLibrary:
         row(Op.MATMUL, compute.matmul, number),
         row(Op.QMATMUL, packed.qmatmul, Constraint("out.dtype", "EQ", "f32"), Constraint("attrs.encoding", "IN", packed.WRITTEN)),
         row(Op.DEQUANTIZE, packed.dequantize, Constraint("attrs.encoding", "IN", packed.WRITTEN)),
-        row(Op.QUANTIZE, packed.quantize, Constraint("attrs.encoding", "EQ", ENCODING), Constraint("in0.dtype", "IN", ("f32", "f16", "bf16"))),
+        row(Op.QUANTIZE, packed.quantize, Constraint("attrs.encoding", "EQ", packed.ENCODING), Constraint("in0.dtype", "IN", ("f32", "f16", "bf16"))),
         *(row(op, move.copy, kept) for op in MOVEMENT),
         row(Op.CONCAT, move.concat, kept),
         row(Op.PAD, move.pad, number),

@@ -4,7 +4,6 @@ from __future__ import annotations
 from math import lcm
 
 from rlxpy.backends.cpu import ctext
-from rlxpy.backends.cpu.encode import ENCODING
 from rlxpy.backends.cpu.kernel import Operand, Site
 from rlxpy.backends.cpu.loops import aligned, index, nest
 from rlxpy.ir.dtypes import DType
@@ -13,6 +12,7 @@ from rlxpy.ir.encoding.field import Field, Piece
 from rlxpy.ir.layout import row_major
 from rlxpy.targets.c99.text import Function, at, function, indented, literal, loops, read
 
+ENCODING = "q8_0"  # that rows are rounded to: that of caches
 # one plane of whole records, each element on its own
 WRITTEN = tuple(name for name, e in ENCODINGS.items() if e.is_packed and len(e.stored) == 1 and e.stored[0].rows == 1 and not e.transform and all(f.span == 1 for f in e.fields))
 
