@@ -91,8 +91,10 @@ def _scale(e: Encoding, size: int, value: str, kept: bool) -> list[str]:
     elif e.code.zero:
         lines += ["f32 most = 0, peak = 0;", loop, f"  {seen}", f"  {lost}", "  if (a > most) { most = a; peak = x; }", "}", f"const f32 wanted = peak/-{int(e.code.zero)};"]
     else:
-        lines += ["f32 most = 0;", *(["RLX_SIMD_EXTREME(max, most, lost)"] if kept else []), loop, f"  {seen}", f"  most = a > most ? a : most; {lost}", "}", f"const f32 wanted = rlx_minimum_f32(most/{top}, {stored.most});"]
-    lines += [f"const f32 step = {_clipped('wanted', stored) if e.mins or e.code.zero else 'wanted'}, inverse = 1/step;", f"const u32 bits = {stored.bits.format('step')}, scale = lost ? {stored.nan} : bits;",
+        lines += ["f32 most = 0;", *(["RLX_SIMD_EXTREME(max, most, lost)"] if kept else []), loop, f"  {seen}", f"  most = a > most ? a : most; {lost}", "}",
+                  f"const f32 wanted = rlx_minimum_f32(most/{top}, {stored.most});"]
+    lines += [f"const f32 step = {_clipped('wanted', stored) if e.mins or e.code.zero else 'wanted'}, inverse = 1/step;",
+              f"const u32 bits = {stored.bits.format('step')}, scale = lost ? {stored.nan} : bits;",
               "const f32 factor = !lost && bits != 0 && rlx_abs_f32(inverse) < __builtin_inff() ? inverse : 0;"]
     if e.mins:
         lines.append(f"const u32 bound = {STORED[_dtype(e.mins[0])].bits.format(f'-base/({ctext.literal(e.mins[0].factor, DType.F32)})')};")
