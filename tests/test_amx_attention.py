@@ -20,6 +20,7 @@ from rlxpy.backends.cpu.isa import available, named
 from rlxpy.backends.cpu.library import library
 from rlxpy.backends.cpu.threads import set_threads
 from rlxpy.compiler.session import lower
+from rlxpy.extend.plan import Plan
 from rlxpy.ir.dtypes import Array, DType, dtype
 from rlxpy.ir.encoding import encoding
 from rlxpy.ir.quantize import quantize
@@ -37,6 +38,11 @@ CASES = (
 def on_tiles(graph: Any, numerics: str) -> Any:
     with settings.override(isa=TILES):
         return compile(graph, device="cpu", options=CompileOptions(debug=True, numerics=numerics), wait=True)
+
+
+def planned(graph: Any, numerics: str, isa: str) -> Plan:
+    spec = Cpu(named(isa)).spec
+    return lower(graph, replace(spec, facts={**spec.facts, "numerics": numerics}), CompileOptions(numerics=numerics))[0]
 
 
 def rounded(a: Array) -> Array:
@@ -119,23 +125,22 @@ def test_masks_that_are_not_finite_and_scores_far_apart() -> None:
     assert np.isnan(got[1]).all()
 
 
-def test_dispatch_says_why_not() -> None:
-    b = Builder("why")
-    q, k = b.input("q", (1, 2, 15, 8)), b.input("k", (1, 2, 30, 8))
-    few = on_tiles(b.finish(q.apply("attention", (q, k, k), {"scale": 1.0})), "medium")
-    assert "not cpu/attention.amx_bf16, cpu/attention.amx: q.shape[2] REACHES 16: q.shape[2] = 15" in few.explain()
-    b = Builder("exact")
-    xs = [b.input(d, (1, 2, 30, 8), d) for d in ("f32", "bf16")]
-    exact = on_tiles(b.finish(*(x.apply("attention", (x, x, x), {"scale": 1.0}) for x in xs)), "highest")
-    assert [r["kernel"] for r in exact.dispatch()] == ["cpu/attention", "cpu/attention.amx"]
+def test_which_rows_serve() -> None:
+    def serving(d: str, queries: int, numerics: str) -> str:
+        b = Builder("rows")
+        q, k = b.input("q", (1, 2, queries, 8), d), b.input("k", (1, 2, 30, 8), d)
+        (step,) = planned(b.finish(q.apply("attention", (q, k, k), {"scale": 1.0})), numerics, TILES).steps
+        return step.choice.name
+
+    assert [serving("f32", 30, n) for n in ("low", "medium", "high")] == ["cpu/attention.amx_bf16", "cpu/attention.amx_bf16", "cpu/attention"]
+    assert [serving("bf16", 30, "highest"), serving("bf16", 15, "highest"), serving("f16", 30, "low")] == ["cpu/attention.amx", "cpu/attention", "cpu/attention"]
 
 
 @pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="tile instructions were not compiled: they are x86-64's")
 def test_the_real_instructions_compile() -> None:
     assert not isinstance(reason, str)
     cpu, b = Cpu(named("avx512+amx")), Builder("real")
-    plan, _, _ = lower(b.finish(CASES[1].emit(b, 0)), replace(cpu.spec, facts={**cpu.spec.facts, "numerics": "medium"}), CompileOptions(numerics="medium"))
-    source = cpu.program(plan, cpu.isa).source
+    source = cpu.program(planned(b.finish(CASES[1].emit(b, 0)), "medium", "avx512+amx"), cpu.isa).source
     assert "rlx_columns_tile(" in source
     assert build(source, cpu.isa, reason).is_file()
 
@@ -167,8 +172,7 @@ def test_what_only_tiles_read_is_kept_in_bf16_and_changes_nothing(monkeypatch: p
     with settings.override(isa=TILES):
         f = compile(graph, weights, device="cpu", options=CompileOptions(debug=True, numerics="medium"), wait=True)
         assert len(narrow.narrow(f.plan)) == 5
-        for numerics in ("highest", "high"):
-            assert not narrow.narrow(compile(graph, weights, device="cpu", options=CompileOptions(numerics=numerics)).plan)
+        assert not narrow.narrow(planned(graph, "high", TILES))
         monkeypatch.setattr(program, "narrow", lambda plan: frozenset())
         wide = compile(graph, weights, device="cpu", options=CompileOptions(debug=True, numerics="medium"), wait=True)
     for _ in range(2):
