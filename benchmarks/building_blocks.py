@@ -16,13 +16,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from statistics import median
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 import numpy as np
 from processors import bind
 
 SECONDS_A_TURN = 0.03
+REST_SECONDS = 0.1  # before each turn: the threads of the contestant before wait for more work by looking again and again
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -115,6 +116,7 @@ def work(kind: str) -> None:
             arrays = [rng.standard_normal(s, np.float32) for s in BLOCKS[name].shapes]
             call = (rlxpy_call if kind == "rlxpy" else PEERS[kind])(BLOCKS[name], arrays)
             calls[name] = call, max(1, int(SECONDS_A_TURN / min(_timed(call, 1) for _ in range(5))))
+        calls[name][0]()  # its data and its threads are there again
         print(json.dumps(_timed(*calls[name])), flush=True)
 
 
@@ -151,6 +153,7 @@ def compare(kinds: dict[str, str], names: list[str], threads: int, rounds: int) 
         found: dict[str, list[float]] = {kind: [] for kind in workers}
         for _ in range(rounds):
             for kind, worker in workers.items():
+                sleep(REST_SECONDS)
                 found[kind].append(numel / ask(worker, name) / 1e9)
         cells = [f"{kind} {median(rates):5.2f} ({min(rates):.2f} .. {max(rates):.2f})" for kind, rates in found.items()]
         best = max((median(rates) for kind, rates in found.items() if kind != "rlxpy"), default=None)

