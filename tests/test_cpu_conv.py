@@ -13,6 +13,7 @@ from samples import ISAS, assert_close
 from rlxpy import Builder, CompileOptions, DType, compile
 from rlxpy.backends.cpu import threads
 from rlxpy.backends.cpu.compilers import find_compiler
+from rlxpy.backends.cpu.isa import available
 from rlxpy.ir import functions as F, spatial_functions as S
 from rlxpy.ir.dtypes import Array
 from rlxpy.settings import override
@@ -76,6 +77,71 @@ def test_every_instruction_set_and_type(isa: str, groups: int) -> None:
             got = compile(b.finish(y), device="cpu", options=CompileOptions(debug=True)).run(x, w)
         want = plain(x.astype(np.float32), w.astype(np.float32), 1, 1, groups)[:, :, :-1]
         np.testing.assert_array_equal(got.astype(np.float64), want, f"{dtype} on {isa}")
+
+
+# ---- matrix units: where this CPU has none, the C that stands for them
+TILES = next((isa.name for isa in available() if "amx" in isa.features), f"{ISAS[0]}+amx_emulated")
+PLANES = {"highest": ("amx_x6", 2.0**-22), "high": ("amx_x3", 2.0**-15), "medium": ("amx_bf16", 2.0**-7)}  # a bound of the sum of absolute products
+# x, out channels, window, stride, padding: channels and windows beyond one tile, one step of depth and one block of results, and rests of them
+ON_TILES = [((2, 3, 9, 11), 130, 3, 1, 1), ((1, 50, 7, 9), 140, 3, 1, 0), ((2, 17, 6, 7), 161, 1, 1, 0), ((1, 5, 13, 12), 300, 3, 2, 1)]
+
+
+def on_tiles(graph: Any, weights: dict[str, Array], numerics: str) -> Any:
+    with override(isa=TILES):
+        return compile(graph, weights, device="cpu", options=CompileOptions(debug=True, numerics=numerics), wait=True)
+
+
+@pytest.mark.parametrize("numerics", PLANES)
+def test_convolutions_on_tiles(numerics: str, thread_count: int) -> None:
+    rng, (row, bound) = np.random.default_rng(6), PLANES[numerics]
+    b, weights, given, wanted = Builder(), dict[str, Array](), list[Array](), list[tuple[Array, Array]]()
+    outputs = []
+    for i, (shape, out, k, stride, pad) in enumerate(ON_TILES):
+        x, weights[f"w{i}"] = (rng.normal(size=s).astype(np.float32) for s in (shape, (out, shape[1], k, k)))
+        bias = rng.normal(size=(out, 1, 1)).astype(np.float32)
+        y = S.conv(b.input(f"x{i}", shape), b.param(f"w{i}", (out, shape[1], k, k)), strides=stride, padding=pad)
+        outputs.append((y + b.input(f"bias{i}", bias.shape)).relu() if i % 2 else y)
+        given += [x, bias] if i % 2 else [x]
+        sums, terms = plain(x, weights[f"w{i}"], stride, pad, 1), plain(np.abs(x), np.abs(weights[f"w{i}"]), stride, pad, 1)
+        wanted.append((np.maximum(sums + bias, 0) if i % 2 else sums, terms))
+    f = on_tiles(b.finish(*outputs), weights, numerics)
+    assert {r["kernel"] for r in f.dispatch()} == {f"cpu/conv.{row}", f"cpu/fused.conv.{row}"}
+    for _ in range(2):
+        for got, (want, terms) in zip(f.run(*given), wanted, strict=True):
+            assert (np.abs(got - want) <= bound * (terms + 4)).all()
+
+
+@pytest.mark.parametrize("numerics", PLANES)
+def test_numbers_that_tiles_cannot_hold_give_what_f32_gives(numerics: str) -> None:
+    """In the image and in the weights: what no window of them sees, and no channel of them, is as it was."""
+    rng, (row, bound) = np.random.default_rng(7), PLANES[numerics]
+    x, w = (rng.normal(size=s).astype(np.float32) for s in ((1, 6, 9, 10), (140, 6, 3, 3)))
+    x[0, 2, 4, 4], x[0, 1, 0, 9], x[0, 3, 8, 0], x[0, 5, 8, 9] = np.inf, np.nan, 3e38, 1e-40
+    w[3, 1, 1, 1], w[50, 2, 0, 0], w[70] = -np.inf, 1e-42, w[70] * np.float32(1e-36)
+    b = Builder()
+    f = on_tiles(b.finish(S.conv(b.input("x", x.shape), b.param("w", w.shape))), {"w": w}, numerics)
+    assert [r["kernel"] for r in f.dispatch()] == [f"cpu/conv.{row}"]
+    with np.errstate(all="ignore"):
+        got, want, terms = f.run(x), plain(x, w, 1, 0, 1), plain(np.abs(x), np.abs(w), 1, 0, 1)
+    sure = terms < 1e37
+    assert sure.mean() > 0.5
+    assert (np.abs(got[sure] - want[sure]) <= (bound + 54 * 2.0**-24) * terms[sure] + 2.0**-124).all()  # a rounding a term
+    lost = ~np.isfinite(want)
+    assert lost.sum() > 100
+    np.testing.assert_array_equal(np.isfinite(got[lost]), False)
+
+
+def test_what_tiles_do_not_take_goes_through_registers() -> None:
+    """Weights that a run makes; groups and few channels, which explain() names."""
+    rng = np.random.default_rng(8)
+    x, w, few, grouped = (whole(rng, *s) for s in ((1, 4, 6, 7), (40, 4, 3, 3), (8, 4, 3, 3), (40, 2, 3, 3)))
+    b = Builder()
+    image = b.input("x", x.shape)
+    graph = b.finish(S.conv(image, b.input("w", w.shape)), S.conv(image, b.param("few", few.shape)), S.conv(image, b.param("grouped", grouped.shape), groups=2))
+    f = on_tiles(graph, {"few": few, "grouped": grouped}, "medium")
+    assert [r["kernel"] for r in f.dispatch()] == ["cpu/conv.amx_bf16", "cpu/conv", "cpu/conv"]
+    for got, (a, groups) in zip(f.run(x, w), ((w, 1), (few, 1), (grouped, 2)), strict=True):
+        np.testing.assert_array_equal(got, plain(x, a, 1, 0, groups))
 
 
 EPILOGUES: dict[str, Any] = {  # of y [2, 6, 5, 7]; what else is read, by shape

@@ -69,9 +69,13 @@ class Tiles:
         for p in range(self.planes):
             head, rest = split(rest)
             tiles[:, :, :, p] = head.reshape(batch, down, TILE, 2, across, TILE).transpose(0, 4, 1, 2, 5, 3)
-        sure = (most == 0) | ((most >= LEAST) & (most <= MOST))
-        out[body:] = sure.reshape(batch * across, TILE).all(axis=1)
+        out[body:] = by_planes(most).reshape(batch * across, TILE).all(axis=1)
         return out
+
+
+def by_planes(most: Array) -> Array:
+    """Whether numbers of these greatest magnitudes have products that can be summed plane by plane."""
+    return np.asarray((most == 0) | ((most >= LEAST) & (most <= MOST)))
 
 
 def split(x: Array) -> tuple[Array, Array]:

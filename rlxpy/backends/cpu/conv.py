@@ -175,7 +175,7 @@ def geometry(site: Site, attrs: Conv, w: Shape, image: Source) -> dict[str, obje
 def _product(site: Site, isa: Isa, attrs: Conv, w: Shape, image: Source, weights: Source) -> Kernel:
     out, parts, tile = site.out.shape, epilogue(site), Tile(isa, image.dtype, image.dtype)
     results, value = product(out[2:]), ctext.value(image.dtype)
-    block = _channels(w[0] // attrs.groups, attrs.groups * lower(out[0]) * -(-lower(results) // RESULTS), tile.rows)
+    block = channels(w[0] // attrs.groups, attrs.groups * lower(out[0]) * -(-lower(results) // RESULTS), tile.rows)
     most = max(min(block, upper(w[0] // attrs.groups)), 1)
     height = -(-most // -(-most // tile.rows))  # tiles of one height: 4 and 4 channels rather than 6 and 2
     text = render("cpu/conv.c.j2", T=value, K=ctext.dim(product(w[1:])), taps=product(w[2:]), MR=height, NR=tile.columns, OB=block, PB=RESULTS, KC=DEPTH, slack=image.slack,
@@ -185,7 +185,7 @@ def _product(site: Site, isa: Isa, attrs: Conv, w: Shape, image: Source, weights
                   (weights.pointer, image.pointer, *arguments(parts.operands, site.out)), tasks, symbols_used(site), needs=(tile.text,))
 
 
-def _channels(out: Dim, others: int, mr: int) -> int:
+def channels(out: Dim, others: int, mr: int) -> int:
     """Channels of a task, whole tiles: equal parts, and more of them where there are few other tasks."""
     share = max(1, -(-upper(out) // CHANNELS), min(-(-ENOUGH_TASKS // max(others, 1)), upper(out) // (4 * mr)))
     return -(-max(upper(out), 1) // (share * mr)) * mr

@@ -14,6 +14,7 @@ from rlxpy.backends.cpu import (
     blocks,
     columns,
     conv,
+    conv_amx,
     elementwise,
     encode,
     folds,
@@ -40,6 +41,8 @@ FLOATS = ("f16", "bf16", "f32", "f64")
 AMX = (("amx_x6", amx.X6, "f32", ("highest",)), ("amx_x3", amx.X3, "f32", ("high",)), ("amx_bf16", amx.BF16, "f32", ("medium", "low")),
        ("amx", amx.BF16, "bf16", ("highest", "high", "medium", "low")))
 AMX_PACKED = (("amx_x6", amx_packed.X6, ("highest",)), ("amx_x3", amx_packed.X3, ("high",)), ("amx", amx.BF16, ("medium",)), ("amx_bf16", amx_packed.MANY, ("low",)))
+# convolutions on AMX: how, from so many channels of the result on, and the numerics that permit it
+AMX_CONV = (("amx_x6", amx.X6, 128, ("highest",)), ("amx_x3", amx.X3, 64, ("high",)), ("amx_bf16", amx.BF16, 32, ("medium", "low")))
 MOVEMENT = tuple(op for op in Op if op.row.view)
 
 
@@ -68,6 +71,7 @@ def library(isa: Isa) -> KernelLibrary:
         KernelRow("qmatmul.int8", Op.QMATMUL, rounded, constraints=(single, low, Constraint("attrs.encoding", "IN", blocks.BLOCKS)), priority=1,
                   scratch_nbytes=quant.scratch_nbytes, doc="left rows rounded to int8"),
         KernelRow("qmatmul", Op.QMATMUL, packed, constraints=(single, Constraint("attrs.encoding", "IN", blocks.BLOCKS)), doc="weights decoded in registers, or by panels"),
+        *_amx_conv_rows(isa),
         KernelRow("conv", Op.CONV, conv.emitter(isa), constraints=(real,), scratch_nbytes=conv.scratch_nbytes, doc="gathered windows through register tiles, or row by row"),
         KernelRow("fused.conv", Op.FUSED, conv.emitter(isa), kind="conv", constraints=(real,), scratch_nbytes=conv.scratch_nbytes, doc="a convolution and its epilogue"),
         *(KernelRow(op.text, op, pool.emit_pool, doc="tap by tap into a run of results") for op in (Op.MAX_POOL, Op.AVG_POOL)),
@@ -114,6 +118,17 @@ def _amx_rows() -> Iterator[KernelRow]:
         for kind in ("matmul", "gated_mlp"):
             yield KernelRow(f"fused.{kind}.{name}", Op.FUSED, amx.emitter(scheme), kind=kind, priority=1, scratch_nbytes=scratch, doc=f"{doc}, and their epilogue", constraints=(
                 *enough, permitted, Constraint("body.ops", "HAS", "matmul"), Constraint("matmul.dtype", "EQ", dtype)))
+
+
+def _amx_conv_rows(isa: Isa) -> Iterator[KernelRow]:
+    """The windows of a result are gathered for all channels: with few of them that costs more than the products."""
+    for name, scheme, channels, numerics in AMX_CONV:
+        asked = Constraint("device.features", "HAS", "amx"), Constraint("out.shape[1]", "GE", channels), Constraint("device.numerics", "IN", numerics)
+        row = KernelRow(f"conv.{name}", Op.CONV, conv_amx.emitter(isa, scheme), constraints=(*asked, Constraint("attrs.groups", "EQ", 1), Constraint("out.dtype", "EQ", "f32")),
+                        priority=1, scratch_nbytes=conv.scratch_nbytes, doc="gathered windows, planes of bf16 on matrix units")
+        yield row
+        yield replace(row, name=f"fused.{row.name}", op=Op.FUSED, kind="conv", doc=f"{row.doc}, and an epilogue", constraints=(
+            *asked, Constraint("conv.groups", "EQ", 1), Constraint("conv.dtype", "EQ", "f32")))
 
 
 def _amx_attention_rows(isa: Isa) -> Iterator[KernelRow]:
