@@ -8,8 +8,7 @@ from rlxpy.backends.cpu.amx import TILE, TILE_DEPTH, Scheme, by_planes, split, t
 from rlxpy.backends.cpu.elementwise import arguments, params
 from rlxpy.backends.cpu.isa import Isa
 from rlxpy.backends.cpu.kernel import Emitter, Kernel, Operand, Site, symbols_used
-from rlxpy.backends.cpu.packing import Packed
-from rlxpy.backends.memory import aligned_bytes
+from rlxpy.backends.cpu.packing import Packed, Take
 from rlxpy.backends.templates import render
 from rlxpy.frozen import dataclass
 from rlxpy.ir.attrs import Conv
@@ -31,14 +30,14 @@ class LeftTiles:
     def c(self) -> str:
         return "u16"
 
-    def pack(self, weights: Array) -> Array:
+    def pack(self, weights: Array, take: Take) -> Array:
         _, depth, rows = weights.shape
         across, down = -(-rows // TILE), -(-depth // TILE_DEPTH)
         rest = np.zeros((across * TILE, down * TILE_DEPTH), np.float32)
         rest[:rows, :depth] = weights[0].T
         most = (rest.view(np.uint32) & 0x7fffffff).max(axis=1, initial=0).view(np.float32)
         body = across * down * self.planes * TILE * TILE_DEPTH
-        out = aligned_bytes(2 * body + across * TILE)
+        out = take(2 * body + across * TILE)
         tiles = out[:2 * body].view(np.uint16).reshape(across, down, self.planes, TILE, TILE_DEPTH)
         for p in range(self.planes):
             head, rest = split(rest)
