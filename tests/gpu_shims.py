@@ -6,11 +6,14 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from ctypes import CDLL, c_char_p
+from functools import cache
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rlxpy.backends.cache import kept
 from rlxpy.backends.gpu.launch import GpuLaunch
 from rlxpy.ir.dtypes import Array
 
@@ -61,7 +64,16 @@ def amd_arguments(text: str) -> list[tuple[int, int]]:
     return found
 
 
-def simulate(launch: GpuLaunch, inputs: Sequence[Array], sizes: Mapping[str, int], folder: Path) -> tuple[Array, ...]:
+@cache
+def _compiled(text: str) -> CDLL:
+    """By content: most launches differ in their sizes alone."""
+    def make(out: Path) -> None:
+        subprocess.run(["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-x", "c++", "-o", str(out), "-"], input=text, check=True, capture_output=True, text=True)
+
+    return CDLL(str(kept("code", blake2b(text.encode(), digest_size=20).hexdigest(), ".so", make, runs=True)))
+
+
+def simulate(launch: GpuLaunch, inputs: Sequence[Array], sizes: Mapping[str, int]) -> tuple[Array, ...]:
     """Outputs of one launch on a poisoned arena, where nothing beside the outputs may change."""
     values = ", ".join(f"*({a.c.replace('*', ' *')} const *)(packed + {a.offset})" for a in launch.args)
     run = f"""extern "C" void simulate(const char *packed, unsigned gx, unsigned gy, unsigned gz, unsigned block) {{
@@ -69,9 +81,7 @@ def simulate(launch: GpuLaunch, inputs: Sequence[Array], sizes: Mapping[str, int
     for (unsigned z = 0; z < gz; z++) for (unsigned y = 0; y < gy; y++) for (unsigned x = 0; x < gx; x++) for (unsigned t = 0; t < block; t++)
         {{ blockIdx = {{x, y, z}}; threadIdx = {{t, 0, 0}}; {launch.symbol}({values}); }}
 }}"""
-    (folder / "sim.cpp").write_text(f"{ONE_BY_ONE}{launch.source}\n{run}\n")
-    library = folder / f"sim{len(list(folder.glob('sim*.so')))}.so"
-    subprocess.run(["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-o", str(library), str(folder / "sim.cpp")], check=True, capture_output=True, text=True)
+    library = _compiled(f"{ONE_BY_ONE}{launch.source}\n{run}\n")
     shapes = launch.shapes(sizes)
     offsets, end = dict[str, int](), 64
     for name, t in launch.operands:
@@ -87,7 +97,7 @@ def simulate(launch: GpuLaunch, inputs: Sequence[Array], sizes: Mapping[str, int
         at(name, t.dtype.numpy)[...] = a
     before = arena.copy()
     geometry, packed = launch(arena.ctypes.data, offsets, sizes)
-    CDLL(str(library)).simulate(c_char_p(packed), *geometry.grid, geometry.block)
+    library.simulate(c_char_p(packed), *geometry.grid, geometry.block)
     outs = tuple(at(name, t.dtype.numpy).copy() for name, t in launch.operands[launch.inputs:])
     for name, t in launch.operands[launch.inputs:]:
         at(name, t.dtype.numpy)[...] = np.ndarray(shapes[name], t.dtype.numpy, before, offsets[name])

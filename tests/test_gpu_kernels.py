@@ -132,7 +132,7 @@ def registered(call: str, kind: type[GpuKernel]) -> Graph:
 @calls
 @kinds
 @pytest.mark.parametrize("n", [1, 6, 1001])
-def test_run_one_thread_after_another_it_gives_what_the_lowering_gives(call: str, kind: type[GpuKernel], n: int, tmp_path: Path) -> None:
+def test_run_one_thread_after_another_it_gives_what_the_lowering_gives(call: str, kind: type[GpuKernel], n: int) -> None:
     g = registered(call, kind)
     sizes = dict.fromkeys(g.symbols, n)
     rng = np.random.default_rng(n)
@@ -141,7 +141,7 @@ def test_run_one_thread_after_another_it_gives_what_the_lowering_gives(call: str
     row = next(m for m in bound if m.op is Op.CUSTOM)
     want = row.row.ref(*given, **row.attrs.params())  # type: ignore[operator, misc]
     for _ in range(2):
-        got = simulate(launch_of(g, kind.device), given, sizes, tmp_path)
+        got = simulate(launch_of(g, kind.device), given, sizes)
         for a, w in zip(got, want if isinstance(want, tuple) else (want,), strict=True):
             np.testing.assert_array_equal(a, w)
 
@@ -211,7 +211,7 @@ def test_sizes_beyond_32_bits_are_written_whole() -> None:
     assert "4900000000LL" in launch_of(graph("acme.cap", ((70_000, 70_000), "f32"))).source
 
 
-def test_every_kind_of_parameter_reaches_the_kernel(tmp_path: Path) -> None:
+def test_every_kind_of_parameter_reaches_the_kernel() -> None:
     @declare_op("acme.all")
     def every(x, i: int, f: float, b: bool, s: str, t: tuple[int, ...], u: tuple[float, ...]): return TensorType((7,), x.dtype)  # type: ignore[no-untyped-def]
 
@@ -219,14 +219,14 @@ def test_every_kind_of_parameter_reaches_the_kernel(tmp_path: Path) -> None:
         if (threadIdx.x) return;
         out[0] = i; out[1] = f; out[2] = b; out[3] = s[1]; out[4] = t[t_count - 1]; out[5] = u[0]; out[6] = t_count; }"""))
     g = graph("acme.all", ((2,), "f64"), i=-2**40, f=0.1, b=True, s='"a\\', t=(3, -9), u=(float("inf"), 1.0))
-    (got,) = simulate(launch_of(g), [np.zeros(2)], {}, tmp_path)
+    (got,) = simulate(launch_of(g), [np.zeros(2)], {})
     assert got.tolist() == [-2**40, 0.1, 1, ord("a"), -9, np.inf, 2]
 
 
-def test_narrow_floats_arrive_as_their_bits(tmp_path: Path) -> None:
+def test_narrow_floats_arrive_as_their_bits() -> None:
     register_gpu_kernel(RocmGpuKernel("acme.cap", "__device__ void rlx_custom(const u16 *x, u16 *out, i64 x_numel) { i64 i = threadIdx.x; if (i < x_numel) out[i] = x[i] ^ 0x8000; }"))
     x = np.array([1.5, -2, 0], ml_dtypes.bfloat16)
-    (got,) = simulate(launch_of(graph("acme.cap", ((3,), "bf16"))), [x], {}, tmp_path)
+    (got,) = simulate(launch_of(graph("acme.cap", ((3,), "bf16"))), [x], {})
     np.testing.assert_array_equal(got.view(np.uint16), (-x).view(np.uint16))
 
 
@@ -363,14 +363,14 @@ def test_abi_1_may_be_spelled_in_other_words(words: str) -> None:
     assert isinstance(register_gpu_kernel(RocmGpuKernel("acme.axpb", source)), OpExtension)
 
 
-def test_an_optional_input_that_is_left_out_is_a_null_pointer(tmp_path: Path) -> None:
+def test_an_optional_input_that_is_left_out_is_a_null_pointer() -> None:
     register_gpu_kernel(RocmGpuKernel("acme.axpb", """__device__ void rlx_custom(const float *x, const float *y, i64 y_numel, float *out, i64 out_numel) {
         i64 i = threadIdx.x; if (i < out_numel) out[i] = x[i] * 2 + (y ? y[i % y_numel] : 0.5f); }"""))
     x, y = np.arange(5, dtype=np.float32), np.array([3], np.float32)
     for given in ([x], [x, y]):
         g = graph("acme.axpb", *((a.shape, "f32") for a in given))
         (want,) = evaluate(lower(g, Gpu(VENDORS["cuda"]).spec, CompileOptions())[0].graph, dict(enumerate(given)))
-        np.testing.assert_array_equal(simulate(launch_of(g), given, {}, tmp_path)[0], want)
+        np.testing.assert_array_equal(simulate(launch_of(g), given, {})[0], want)
 
 
 @needs_simulation
