@@ -41,6 +41,12 @@ class Tile:
         return self.D//SQUARE*self.unit.items//2 + self.E//SQUARE*self.unit.sums <= REGISTERS
 
     @property
+    def batch(self) -> int:
+        """Eights of keys, or of values, that a thread reads before it waits for the first."""
+        each = -(-self.keys * max(self.D, self.E) // (EIGHT * self.waves * self.unit.lanes))
+        return min(whole(each, 2), 8 if self.held else 2)
+
+    @property
     def fits(self) -> bool:
         queries = 0 if self.held else self.D//SQUARE*self.waves*self.unit.lanes*self.unit.items
         return 2 * (self.keys*(self.D + EIGHT) + self.E*(self.keys + EIGHT) + queries) + 16*self.waves <= SHARED_NBYTES[self.unit.vendor]
@@ -51,7 +57,7 @@ def tile_of(unit: Unit, d: Dim, e: Dim, waves: int, keys: int) -> Tile:
     most = dict(zip((t.name for t in tunables(unit)), (waves, keys), strict=True))
     some = product(*([n for n in t.values if n <= most[t.name]] for t in tunables(unit)))
     made = (Tile(unit, *(whole(max(upper(n), 1), SQUARE) for n in (d, e)), *point) for point in some)
-    return max((t for t in made if t.fits), key=lambda t: (t.waves*t.keys, t.keys))
+    return max((t for t in made if t.fits), key=lambda t: (t.waves*t.keys, t.waves))
 
 
 def emit(unit: Unit, narrow: DType, site: Site) -> Kernel:
@@ -64,5 +70,5 @@ def emit(unit: Unit, narrow: DType, site: Site) -> Kernel:
     facts["out"] |= {"store": f"rlx_round_{narrow.text}(%s)"} if site.out.dtype is narrow else {}
     facts["mask_key"] = f"masks[a] + (s0 + s)*{facts['mask_step']}"
     text = trimmed("gpu/attention_units.cu.j2", **facts, unit=unit, narrow=narrow.text, product=unit.function(narrow), SQUARE=SQUARE, WAVES=tile.waves, KEYS=tile.keys,
-                   D=tile.D, E=tile.E, held=tile.held)
+                   D=tile.D, E=tile.E, held=tile.held, BATCH=tile.batch)
     return kernel(call, site, text, b * g * quotient(t * group_of(h, g), tile.waves*SQUARE), tile.waves*unit.lanes, (needs(unit.name, narrow), read("gpu/words.h"), read("gpu/narrow.h")))
