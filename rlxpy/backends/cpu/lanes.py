@@ -1,4 +1,4 @@
-"""Packed weights with a row in each lane of a vector, and their products with left rows in int8: no sum goes across lanes, no code is moved."""
+"""Packed weights with a row in each lane of a vector, and their products: no sum goes across lanes, no code is moved."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 
 from rlxpy.backends.cpu import ctext, int8
-from rlxpy.backends.cpu.blocks import code_words, has_heads, word
+from rlxpy.backends.cpu.blocks import code_words, has_heads, raised, word
 from rlxpy.backends.cpu.elementwise import arguments, body_of, params
 from rlxpy.backends.cpu.isa import Isa
 from rlxpy.backends.cpu.kernel import Kernel, Operand, Site, symbols_used
@@ -103,3 +103,14 @@ def reader(name: str, isa: Isa, span: int) -> str:
     return render("cpu/lanes.h.j2", name=f"{name}_{span}", lanes=int8.lanes(isa), nbytes=e.block_nbytes, start=start, signed=form.signed, calls=calls, rows=ROWS, ahead=AHEAD_NBYTES,
                   words=sorted({p.byte for p in words}), codes=[word(e, p, form, f"word{p.byte}") for p in words], offset=" + ".join(t for t in terms if t),
                   total=int8.total(0, int8.UNIT, span), totals=int8.UNIT // span)
+
+
+@cache
+def float_reader(name: str, isa: Isa, columns: int) -> str:
+    """C functions that read one encoding as floats, in panels of so many rows."""
+    e = encoding(name)
+    start, lanes, form = codes_at(e), int8.lanes(isa), raised(e)
+    words = code_words(e, start)
+    terms = [f"{ctext.literal(-form.bias, DType.F32)}*s" if form.bias else "", f"{ctext.literal(-e.mins[0].factor, DType.F32)}*rlx_half_lanes(w + {2*lanes})" if e.mins else ""]
+    return render("cpu/lane_floats.h.j2", name=name, lanes=lanes, nbytes=e.block_nbytes, start=start, NR=columns, most=ROWS, ahead=AHEAD_NBYTES,
+                  words=sorted({p.byte for p in words}), codes=[word(e, p, form, f"word{p.byte}") for p in words], offset=" + ".join(t for t in terms if t))

@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 
 from rlxpy.backends.cpu import ctext, int8, lanes
 from rlxpy.backends.cpu.blocks import groups, levels, tables, wide
@@ -10,6 +11,7 @@ from rlxpy.backends.cpu.elementwise import arguments, body_of, params, unravel
 from rlxpy.backends.cpu.isa import Isa
 from rlxpy.backends.cpu.kernel import Emitter, Kernel, Operand, Site, symbols_used
 from rlxpy.backends.cpu.matmul import Tile, tile_columns, tile_rows
+from rlxpy.backends.cpu.packing import Packed
 from rlxpy.backends.cpu.products import epilogue, left_rows
 from rlxpy.backends.templates import read, render
 from rlxpy.errors import LegaliseError
@@ -22,6 +24,7 @@ from rlxpy.ir.graph import Graph, Node
 from rlxpy.ir.op import Op
 
 FEW_ROWS = 24        # rows of the left operand below which decoding anew for every four costs less than a panel
+FEW_LANE_ROWS = 9    # where rows lie in lanes, a panel is sooner made
 FEW_INT8_ROWS = 5
 ROW_BLOCK = 192      # rows of the left operand that a task takes through a panel
 PANEL_DEPTH = 2048   # of a panel of floats: 128 KiB with AVX2, 256 KiB with AVX-512
@@ -31,15 +34,18 @@ AHEAD_NBYTES = 4096  # prefetched before they are read: a page of a stream
 
 @dataclass(frozen=True)
 class Way:
-    """How a product reads its operands: the left rows' C type, width of a panel, height of a tile, and the functions of every encoding."""
+    """How a product reads its operands: the left rows' C type, how many are few, weight rows that those meet at once, height of a tile, width of a panel,
+    and the functions of every encoding.  deep: weight rows whose blocks lie one after the other before their next blocks come."""
 
     T: str
     few: int
+    few_NR: int
     MR: int
     NR: int
     panel: str
     dots: str
     tile: str
+    deep: int = 1
 
 
 def emitter(isa: Isa) -> Emitter:
@@ -73,10 +79,14 @@ def readers(encodings: Iterable[Encoding], isa: Isa) -> tuple[str, ...]:
 def _floats(site: Site, isa: Isa) -> Kernel:
     left, encodings, depth = _operands(site)
     split, step = depth > PANEL_DEPTH, left_rows(left)
-    way = Way("f32", FEW_ROWS, tile_rows(isa), tile_columns(isa), "rlx_panel_{}", "rlx_dots_{}", "rlx_tile_f32(height, 1, depth, 0, x, {lda}, 1, panel{p}, c{p})")
+    way = Way("f32", FEW_ROWS, 4, tile_rows(isa), tile_columns(isa), "rlx_panel_{}", "rlx_dots_{}", "rlx_tile_f32(height, 1, depth, 0, x, {lda}, 1, panel{p}, c{p})")
+    weights, functions = lanes.laid(isa, _weights(site)[1], encodings), partial(reader, isa=isa)
+    if weights is not None:
+        way = replace(way, few=FEW_LANE_ROWS, few_NR=int8.lanes(isa), panel="rlx_lane_panel_{}", dots="rlx_lane_dots_{}", deep=int8.lanes(isa))
+        functions = partial(lanes.float_reader, isa=isa, columns=way.NR)
     panel = [min(depth, PANEL_DEPTH)*way.NR]*len(encodings)
-    return _product(site, way, left, left.pointer, ctext.dim(step if step is not None else depth), panel, (Tile(isa, DType.F32, DType.F32).text, *readers(encodings, isa)),
-                    split=split, gather=_gathered(left, depth) if step is None else [])
+    return _product(site, way, left, left.pointer, ctext.dim(step if step is not None else depth), panel, (Tile(isa, DType.F32, DType.F32).text, *needs(encodings, functions)),
+                    split=split, gather=_gathered(left, depth) if step is None else [], laid=weights)
 
 
 def _int8(site: Site, isa: Isa) -> tuple[Kernel, Kernel]:
@@ -86,7 +96,7 @@ def _int8(site: Site, isa: Isa) -> tuple[Kernel, Kernel]:
     if (side_by_side := lanes.laid(isa, weights, encodings)) is not None:
         functions = needs(encodings, lambda name: lanes.reader(name, isa, span))
         return int8.round_rows(site, left, depth, span), lanes.product_of(site, isa, nodes, side_by_side, f"(const u8 *)({site.scratch})", span, functions)
-    way = Way("u8", FEW_INT8_ROWS, 4, int8.lanes(isa), f"rlx_panel8_{{}}_{span}", f"rlx_dots8_{{}}_{span}", f"rlx_tile8_{{name}}_{span}(height, depth, x, {{lda}}, panel{{p}}, c{{p}})")
+    way = Way("u8", FEW_INT8_ROWS, 4, 4, int8.lanes(isa), f"rlx_panel8_{{}}_{span}", f"rlx_dots8_{{}}_{span}", f"rlx_tile8_{{name}}_{span}(height, depth, x, {{lda}}, panel{{p}}, c{{p}})")
     panel = [depth // 32*int8.panel_nbytes(e, isa) for e in encodings]
     needed = needs(encodings, lambda name: int8.reader(name, isa, span, AHEAD_NBYTES))
     product_ = _product(site, way, left, f"(const u8 *)({site.scratch})", str(int8.row_nbytes(depth, span)), panel, needed)
@@ -116,21 +126,23 @@ def _weights(site: Site) -> tuple[tuple[Node, ...], list[Operand]]:
     return nodes, [inputs[p.inputs[1]] for p in nodes]
 
 
-def _product(site: Site, way: Way, left: Operand, x: str, lda: str, panel_numel: list[int], needed: tuple[str, ...], *, split: bool = False, gather: Sequence[str] = ()) -> Kernel:
+def _product(site: Site, way: Way, left: Operand, x: str, lda: str, panel_numel: list[int], needed: tuple[str, ...], *, split: bool = False, gather: Sequence[str] = (),
+             laid: Sequence[Packed] | None = None) -> Kernel:
     body = body_of(site)
     products, weights = _weights(site)
     encodings = [encoding(p.attrs.encoding) for p in products]  # type: ignore[attr-defined]
     n, depth = products[0].attrs.shape  # type: ignore[attr-defined]
     rows, groups_ = product(left.shape[:-1]), -(-n // COLUMNS_PER_TASK)
     parts = epilogue(site, body, products, lambda p: f"{'sum' if split else 'c'}{p}[i*NR + jj]")
-    text = render("cpu/qmatmul.c.j2", M=ctext.dim(rows), N=n, K=depth, KC=PANEL_DEPTH, MC=ROW_BLOCK, MR=way.MR, NR=way.NR, T=way.T, split=split, few=way.few,
+    text = render("cpu/qmatmul.c.j2", M=ctext.dim(rows), N=n, K=depth, KC=PANEL_DEPTH, MC=ROW_BLOCK, MR=way.MR, NR=way.NR, T=way.T, split=split, few=way.few, few_NR=way.few_NR,
                   groups=groups_, per_group=COLUMNS_PER_TASK, lda=lda, gather=gather, products=len(products), row=parts.row, inner=parts.inner, panel_numel=panel_numel,
                   panel=[way.panel.format(e.name) for e in encodings], dots=[way.dots.format(e.name) for e in encodings],
                   tile=[way.tile.format(name=e.name, lda=lda, p=k) for k, e in enumerate(encodings)],
-                  block=[e.block for e in encodings], block_nbytes=[e.block_nbytes for e in encodings], row_step=[row_step(w) for w in weights])
+                  block=[e.block for e in encodings], block_nbytes=[e.block_nbytes*way.deep for e in encodings],
+                  row_step=[e.row_nbytes(depth) for e in encodings] if laid else [row_step(w) for w in weights])
     names = tuple(f"const u8 *restrict w{k}" for k in range(len(products)))
     return Kernel((*names, f"const {way.T} *restrict x0", *params(parts.operands, site.out, first=1)), text,
-                  (*(w.pointer for w in weights), x, *arguments(parts.operands, site.out)),
+                  (*(laid or [w.pointer for w in weights]), x, *arguments(parts.operands, site.out)),
                   f"rlx_ceil_quotient({ctext.dim(rows)}, {ROW_BLOCK})*{groups_}", symbols_used(site), needed)
 
 
