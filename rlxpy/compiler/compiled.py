@@ -30,7 +30,7 @@ class CompiledGraph:
     """Calls may come from several threads.  Results belong to the caller; inputs are only read.
 
     A graph with persistent state keeps one state of its own; `new_state()` gives others, one for each conversation.  A run that
-    raises leaves its state as it was."""
+    raises leaves its state as it was; one that is interrupted (Ctrl-C) when all is computed may leave what it made."""
 
     def __init__(self, source: Graph, plan: Plan, executable: ExecutableGraph, params: Mapping[str, Array], hoisted: tuple[Hoisted | Relaid, ...],
                  report: Report, options: CompileOptions, spec: BackendSpec, passed_over: tuple[str, ...]) -> None:
