@@ -142,7 +142,7 @@ def _product(site: Site, way: Way, left: Operand, x: str, lda: str, panel_numel:
                   row_step=[e.row_nbytes(depth) for e in encodings] if laid else [row_step(w) for w in weights])
     names = tuple(f"const u8 *restrict w{k}" for k in range(len(products)))
     return Kernel((*names, f"const {way.T} *restrict x0", *params(parts.operands, site.out, first=1)), text,
-                  (*(laid or [w.pointer for w in weights]), x, *arguments(parts.operands, site.out)),
+                  (*(laid if laid else [w.pointer for w in weights]), x, *arguments(parts.operands, site.out)),
                   f"rlx_ceil_quotient({ctext.dim(rows)}, {ROW_BLOCK})*{groups_}", symbols_used(site), needed)
 
 
