@@ -33,18 +33,21 @@ LEAST, MOST = 2.0**-30, 2.0**30  # of a row's or column's greatest magnitude, fo
 
 @dataclass(frozen=True)
 class Scheme:
-    """planes: of each operand.  pairs: which (left, right) planes are multiplied, small products first.  depth: tiles of k that go together.
-    least_rows: of a product that is worth it; with fewer, what is read decides."""
+    """planes: of each operand.  pairs: which (left, right) planes are multiplied, small products first.  depth: tiles of k that go together,
+    few enough for the right ones to stay in the first cache.
+    least_rows: of a product that is worth it.  fewer: how that is asked; REACHES takes fewer at run time, too, GE leaves them to a kernel that reads
+    fewer bytes of weights, for which those are kept in its own form as well."""
 
     planes: int
     pairs: tuple[tuple[int, int], ...]
     depth: int
     least_rows: int
+    fewer: str = "REACHES"
 
 
 BF16 = Scheme(1, ((0, 0),), 16, 16)
-X3 = Scheme(2, ((1, 0), (0, 0), (0, 1)), 12, 16)
-X6 = Scheme(3, ((2, 0), (1, 0), (1, 1), (0, 1), (0, 2), (0, 0)), 12, 32)
+X3 = Scheme(2, ((1, 0), (0, 0), (0, 1)), 4, 16)
+X6 = Scheme(3, ((2, 0), (1, 0), (1, 1), (0, 1), (0, 2), (0, 0)), 4, 32, "GE")
 
 
 @dataclass(frozen=True)

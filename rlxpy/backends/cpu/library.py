@@ -110,7 +110,7 @@ def library(isa: Isa) -> KernelLibrary:
 def _amx_rows() -> Iterator[KernelRow]:
     """Before the rows that any CPU has."""
     for name, scheme, dtype, numerics in AMX:
-        enough = Constraint("device.features", "HAS", "amx"), Constraint("out.shape[-2]", "REACHES", scheme.least_rows)
+        enough = Constraint("device.features", "HAS", "amx"), Constraint("out.shape[-2]", scheme.fewer, scheme.least_rows)
         permitted, scratch = Constraint("device.numerics", "IN", numerics), partial(amx.scratch_nbytes, scheme)
         doc = "planes of bf16 on matrix units" if scheme.planes > 1 else "bf16 on matrix units"
         yield KernelRow(f"matmul.{name}", Op.MATMUL, amx.emitter(scheme), constraints=(*enough, permitted, Constraint("out.dtype", "EQ", dtype)), priority=1,
