@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import test_control as laws
-from gpu_device import WAVES, gpu as gpu, simulation
+from gpu_device import WAVES, gpu as gpu, rocm as rocm, simulation
 from sim_device import needs_clang
 from test_control import CHECKED, normal, recurrent, recurrent_oracle, twice
 
@@ -133,3 +133,14 @@ def test_of_several_bad_indices_the_first_round_s_is_named(gpu: str, kept: bool,
             except IndexOutOfRange as e:
                 said.append([e.what, e.why])
         assert said[0] == said[1], rows
+
+
+FAULTS = {"swapped": lambda frame, slots: slots, "slice": lambda frame, k, i: frame.scope.at(frame.node.refs[k])}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_faults_are_seen(rocm: object, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Carries that never trade places; slices that all lie where the first does."""
+    monkeypatch.setattr(bind._Frame, fault, FAULTS[fault])
+    with pytest.raises(AssertionError):
+        laws.test_a_recurrence("rocm", 5, "param", True, 1)

@@ -152,3 +152,26 @@ def test_a_grid_that_is_empty_at_some_sizes_is_refused_at_those(gpu: str) -> Non
     assert f(np.ones((0, 5), "f4")).shape == (0, 5)
     with pytest.raises(HookMismatch, match=r"nobody would write out, which is \[1,5\]"):
         f(np.ones((1, 5), "f4"))
+
+
+def test_a_loop_launches_it_every_round(gpu: str) -> None:
+    """It has no lowering: without its kernel the whole loop would run in NumPy."""
+    register_gpu_kernel(KINDS[gpu]("acme.four", FOUR))
+    b = Builder("looped")
+    x, start, w = b.input("x", (sym("N", 0, 4), 5, 7)), b.input("start", (5,)), b.param("w", (5,))
+
+    def step(c: Any, part: Any) -> tuple[Any, Any]:
+        made = part.builder.custom_op("acme.four", (part + 1.0).T, c, w[:1], w)
+        return made.sum(axes=(0,)) * 0.01, made.T
+
+    weights = np.linspace(-2, 3, 5).astype("f4")
+    f = rlxpy.compile(b.finish(*rlxpy.scan(step, start, x)), {"w": weights}, device=gpu, options=CompileOptions(debug=True))
+    assert {row["tier"] for row in f.dispatch()} <= {"native", "kernel"}, f.explain()
+    for n in (4, 0, 1, 4):
+        given, c, want = np.random.default_rng(n).standard_normal((n, 5, 7)).astype("f4"), np.ones(5, "f4"), np.zeros((n, 5, 7), "f4")
+        got = f(given, c)
+        for k, part in enumerate(given):
+            four = (part.T + 1) * c + weights[0] - weights * 4
+            want[k], c = four.T, four.sum(0) * np.float32(0.01)
+        np.testing.assert_allclose(got[0], c, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(got[1], want, rtol=1e-4, atol=1e-4)

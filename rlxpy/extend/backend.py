@@ -70,7 +70,7 @@ class BackendSpec:
     host      rows in NumPy for nodes that nobody takes: staged, and reported
     staged    a row made for such a node when `host` lists none, as for an extension's; None when there is none
     extensions  what it has for an extension's op by itself, before the lowering: a choice, why not, or None for nothing
-    inlines   whether what it has for them is part of the code that it generates, so that its loops and branches call it too
+    inlines   whether its loops and branches call what it has for them
     dense     whether weights unpacked once, at load, run faster than weights unpacked by the kernels
     views     whether kernels read strided operands, so that movement ops cost nothing
     domain    of the rows that it launches itself; those of the host domain are staged otherwise, if it has a host tier

@@ -42,7 +42,7 @@ def spec_of(device: str, target: GpuTarget) -> BackendSpec:
 
     facts = {"vendor": target.vendor, "arch": target.arch, "wave": target.wave, "shared_nbytes": target.shared_nbytes, "threads": target.threads, "gemm": target.gemm}
     path = KernelSearchPath((gemm.library(target, DOMAIN), library(target)))
-    return with_host(BackendSpec(Device(device), path, refusal, LOOPS, fuses=frozenset({*FUSED_KINDS, "attention"}), domain=DOMAIN, align_nbytes=ALIGN_NBYTES,
+    return with_host(BackendSpec(Device(device), path, refusal, LOOPS, inlines=True, fuses=frozenset({*FUSED_KINDS, "attention"}), domain=DOMAIN, align_nbytes=ALIGN_NBYTES,
                                  extensions=partial(_own_kernel, device, facts), facts=facts, bands=True, launched=_launched))
 
 
