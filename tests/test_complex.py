@@ -209,3 +209,11 @@ def test_floats_become_four_bits_as_they_become_eight(device: str) -> None:
     got = ran(device, lambda *xs: [(v * 1.0).cast(to=d) for v in xs for d in NARROW], *given)
     for k, (a, d) in enumerate((a, d) for a in given for d in NARROW):
         np.testing.assert_array_equal(plain(got[k]), plain(refs.cast(a, d)), f"{a.dtype} to {d}")
+
+
+@pytest.mark.parametrize("arch", WAVES)
+def test_as_machine_code_they_give_the_same(arch: str) -> None:
+    with running(f"isa {arch}") as name:
+        test_padding_scattering_and_numbers_in_source(name, np.complex64)
+        test_matrix_products(name, np.complex128 if arch == WAVES[0] else np.complex64, 3)
+        test_floats_become_four_bits_as_they_become_eight(name)
