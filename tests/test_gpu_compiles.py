@@ -21,7 +21,7 @@ from rlxpy.tools.cases import OPS
 from rlxpy.tools.evidence import by_dtype, graph_of, kernel_of, plan_of
 from rlxpy.tools.samples import Sample
 
-TYPES = (DType.F32, DType.BF16, DType.I32, DType.C64, DType.I4)  # computed with as they lie, computed wider, whole, of two parts, half a byte
+TYPES = (DType.F32, DType.BF16, DType.I32, DType.C64)  # computed with as they lie, computed wider, whole, of two parts
 EVERY = ("gfx942", "gfx1100", "sm_90")  # chips of each wave and vendor for which all of them are compiled here; of the others the first, all in the recorded evidence
 
 
