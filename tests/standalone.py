@@ -77,9 +77,9 @@ class Standalone:
         return tuple(view(self.plan, r, {}, {Space.ARENA: memory}, fixed) for r in self.plan.graph.outputs)
 
 
-def standalone(graph: Graph, cpu: Cpu) -> Standalone:
-    spec = replace(cpu.spec, facts={**cpu.spec.facts, "numerics": "highest"})
-    plan = lower(graph, spec, CompileOptions(debug=True))[0]
+def standalone(graph: Graph, cpu: Cpu, options: CompileOptions = CompileOptions(debug=True, numerics="highest")) -> Standalone:  # noqa: B008 (it is frozen)
+    spec = replace(cpu.spec, facts={**cpu.spec.facts, "numerics": options.numerics})
+    plan = lower(graph, spec, options)[0]
     assert all(s.choice.tier == "kernel" for s in plan.steps), "a program has no NumPy"
     program = cpu.program(plan, cpu.isa)
     assert not program.packs, "nor weights"

@@ -17,9 +17,10 @@ from standalone import SECONDS, standalone
 from rlxpy import Builder, CompileOptions, DType, Graph, Op, compile, settings
 from rlxpy.backends.cpu.backend import Cpu
 from rlxpy.backends.cpu.compilers import Compiler, find_compiler, probe, run
-from rlxpy.backends.cpu.isa import ISAS
+from rlxpy.backends.cpu.isa import ISAS, named
 from rlxpy.compiler.session import lower
 from rlxpy.ir.dtypes import Array
+from rlxpy.ir.encoding import encoding
 from rlxpy.ir.op import ELEMENTWISE
 from rlxpy.ir.quantize import quantize
 
@@ -141,6 +142,27 @@ def test_no_sanitizer_complains(case: str, tmp_path: Path) -> None:
     if isinstance(compiler, str):
         pytest.skip(f"not run: {compiler}")
     check(case, Cpu(), compiler, tmp_path, SANITIZE)
+
+
+@pytest.mark.parametrize(("numerics", "rows", "kernels"), [("low", 37, {"qmatmul.amx_int8", "matmul.amx_bf16"}), ("highest", 133, {"qmatmul.amx_x6", "matmul.amx_x6"})])
+def test_no_sanitizer_complains_of_products_on_emulated_tiles(numerics: str, rows: int, kernels: set[str], tmp_path: Path) -> None:
+    """Sizes with rests in every direction, more than one step of depth."""
+    compiler = sanitizing()
+    if isinstance(compiler, str):
+        pytest.skip(f"not run: {compiler}")
+    rng = np.random.default_rng(3)
+    x, y, z = (rng.normal(size=n).astype(np.float32) for n in ((rows, 320), (2, 35, 170), (2, 170, 33)))
+    packed = [quantize(rng.normal(size=(21, 320)).astype(np.float32), e)[0] for e in ("q8_0", "q4_1")]
+    b = Builder("tiles")
+    left = b.input("x", x.shape)
+    outputs = [left.qmatmul(b.input(e, w.shape, "u8"), encoding=e, shape=(21, 320)) for e, w in zip(("q8_0", "q4_1"), packed, strict=True)]
+    graph = b.finish(*outputs, b.input("y", y.shape) @ b.input("z", z.shape))
+    made = standalone(graph, Cpu(named(f"{HERE[0]}+amx_emulated")), CompileOptions(debug=True, numerics=numerics, weights="packed"))
+    assert {s.choice.name for s in made.plan.steps} == {f"cpu/{k}" for k in kernels}
+    program = made.compile(compiler, tmp_path, *SANITIZE)
+    dense = [encoding(e).decode((w,), 320).T for e, w in zip(("q8_0", "q4_1"), packed, strict=True)]
+    for got, (p, q) in zip(made.run([str(program)], [x, *packed, y, z], tmp_path), ((x, dense[0]), (x, dense[1]), (y, z)), strict=True):
+        assert (np.abs(got - p.astype(np.float64) @ q) <= 0.02 * (np.abs(p) @ np.abs(q))).all()
 
 
 @pytest.mark.parametrize("case", CASES)
