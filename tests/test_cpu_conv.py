@@ -122,7 +122,7 @@ def test_numbers_that_tiles_cannot_hold_give_what_f32_gives(numerics: str) -> No
     rng, (row, bound) = np.random.default_rng(7), PLANES[numerics]
     x, w = (rng.normal(size=s).astype(np.float32) for s in ((1, 6, 9, 10), (140, 6, 3, 3)))
     x[0, 2, 4, 4], x[0, 1, 0, 9], x[0, 3, 8, 0], x[0, 5, 8, 9] = np.inf, np.nan, 3e38, 1e-40
-    w[3, 1, 1, 1], w[50, 2, 0, 0], w[70] = -np.inf, 1e-42, w[70] * np.float32(1e-36)
+    w[3, 1, 1, 1], w[50, 2, 0, 0], w[70] = -np.inf, 1e-39, w[70] * np.float32(1e-36)
     b = Builder()
     f = on_tiles(b.finish(S.conv(b.input("x", x.shape), b.param("w", w.shape))), {"w": w}, numerics)
     assert [r["kernel"] for r in f.dispatch()] == [f"cpu/conv.{row}"]
@@ -132,9 +132,10 @@ def test_numbers_that_tiles_cannot_hold_give_what_f32_gives(numerics: str) -> No
     sure = terms < 1e37
     assert sure.mean() > 0.5
     assert (np.abs(got[sure] - want[sure]) <= (bound + 54 * 2.0**-24) * terms[sure] + dropped[sure]).all()  # a rounding a term
-    lost = ~np.isfinite(want)
+    finite_x, finite_w = (np.abs(np.where(np.isfinite(a), a, 0)) for a in (x, w))
+    lost = ~np.isfinite(want) & (plain(finite_x, finite_w, 1, 0, 1) < 1e37)  # elsewhere what is finite may overflow on its way
     assert lost.sum() > 100
-    np.testing.assert_array_equal(np.isfinite(got[lost]), False)
+    np.testing.assert_array_equal(got[lost], want[lost])
 
 
 @pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="tile instructions were not compiled: they are x86-64's")

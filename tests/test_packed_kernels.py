@@ -300,6 +300,7 @@ def test_extreme_rows_and_weights_on_tiles_are_multiplied_in_f32(numerics: str, 
     packed[33, 36:] = np.where(np.arange(depth // 32 * 34 - 36) % 34 < 32, 1, 0)  # a column of small numbers
     x = np.random.default_rng(3).normal(size=(count, depth)).astype(np.float32)
     x[1, 7], x[17, 40], x[33, 9], x[34], x[50], x[51, 3], x[66] = np.inf, np.nan, 3e38, 1e-38, 0, 1e35, 1e-41
+    packed[3, 36:68], x[100] = 1, np.abs(x[100])  # infinities of one sign
     b = Builder("extreme")
     f = on_tiles(b.finish(b.input("x", (count, depth)).qmatmul(b.param("w", packed.shape, "u8"), encoding="q8_0", shape=(rows, depth))), {"w": packed}, numerics)
     assert [r["kernel"] for r in f.dispatch()] == [f"cpu/qmatmul.{row}"]
@@ -313,6 +314,7 @@ def test_extreme_rows_and_weights_on_tiles_are_multiplied_in_f32(numerics: str, 
     assert sure.sum() > 60 * 33
     assert (np.abs(got[sure] - want[sure]) <= BOUND * terms[sure] + dropped[sure]).all()
     assert not np.isfinite(got[~np.isfinite(want)]).any()
+    assert got[100, 3] == want[100, 3] == np.inf
     assert not got[50, np.isfinite(dense).all(axis=1)].any()
 
 
