@@ -10,12 +10,13 @@ from sim_device import needs_clang
 from test_cpu_attention import CASES, Case, check, oracle
 from test_kv_cache import GROUPS, HEADS, WIDTH, attends, causal, kept
 
-from rlxpy import Builder, CompileOptions, compile, sym
+from rlxpy import Builder, CompileOptions, Value, compile, scan, sym
 from rlxpy.backends.gpu import attention_few
 from rlxpy.backends.gpu.attention_few import FEW, PART_KEYS
 from rlxpy.backends.gpu.units import UNITS
 from rlxpy.backends.templates import trimmed
 from rlxpy.errors import DeviceError
+from rlxpy.ir import functions as F
 
 DEBUG = CompileOptions(debug=True)
 
@@ -46,6 +47,26 @@ def test_one_compile_serves_prefill_and_decode(gpu: str, kind: str) -> None:
     for size in ((1, 1), (1, 2 * PART_KEYS + 9), (FEW, PART_KEYS), (FEW, PART_KEYS + 1), (FEW + 1, PART_KEYS + 1), (40, 32), (33, 77), (3, 0), (0, 5)):
         arrays = [rng.normal(size=n).astype(np.float32) for n in ((2, 4, size[0], 16), (2, 2, size[1], 16), (2, 2, size[1], 24))]
         np.testing.assert_allclose(f.run(*arrays), oracle(*arrays, scale=0.3, kind=kind), atol=2e-6, err_msg=str(size))
+
+
+@pytest.mark.parametrize("stored", ["float32", "float16"])
+def test_slices_that_begin_anywhere_are_not_read_16_bytes_at_once(gpu: str, stored: str) -> None:
+    """Rows of channels lie a multiple of 16 bytes apart, but the slices of the loops around do not: of the outer one, and of what the inner one sees of it."""
+    rng = np.random.default_rng(3)
+    keys, q = (rng.normal(size=n).astype(stored) for n in ((3, 2, 9 * 16 + 1), (1, 1, 2, 16)))
+    runs = []
+    for device in (gpu, "reference"):
+        b = Builder("slices")
+        given, query = b.input("keys", keys.shape, stored), b.input("q", q.shape, stored)
+        parts = F.reshape(given[:, :, 1:], (3, 2, 1, 1, 9, 16)).reverse(axes=(0,))
+
+        def outer(total: Value, pair: Value, query: Value = query) -> tuple[Value, Value]:
+            one = pair[1]
+            return total + 1.0, scan(lambda c, k: (c + 1.0, query.attention(k, one, scale=0.25)), total, pair)[1]
+
+        f = compile(b.finish(scan(outer, b.const(0.0), parts)[1]), device=device, options=DEBUG)
+        runs.append(f.run(keys, q))
+    np.testing.assert_allclose(runs[0].astype("f4"), runs[1].astype("f4"), atol=4e-3 if stored == "float16" else 1e-6)
 
 
 def test_narrow_and_packed_caches_are_read_as_they_lie(gpu: str) -> None:

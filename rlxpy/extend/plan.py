@@ -7,7 +7,7 @@ from enum import Enum
 
 from rlxpy.extend.kernels import Choice, When, holds
 from rlxpy.frozen import dataclass
-from rlxpy.ir.dims import Sizes
+from rlxpy.ir.dims import Dim, Sizes
 from rlxpy.ir.graph import Graph, Node, Ref
 from rlxpy.ir.layout import Layout
 
@@ -24,13 +24,16 @@ class Space(Enum):
 
 @dataclass(frozen=True)
 class Buffer:
-    """`offset` and `nbytes` count bytes from the start of the space; first and last are the node ids that need it."""
+    """`offset` and `nbytes` count bytes from the start of the space; first and last are the node ids that need it.
+
+    steps: of a slice that a loop's round reads, elements between the places where it may begin: it is aligned as all of them are, and no further."""
 
     space: Space
     offset: int
     nbytes: int
     first: int
     last: int
+    steps: tuple[Dim, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -44,11 +44,13 @@ def plan(graph: Graph, spec: BackendSpec, given: Sequence[Given] = ()) -> Plan:
 
 
 class Given(NamedTuple):
-    """How an input of a loop's or branch's graph lies in memory.  `ours`: what it holds is needed no more once the graph has read it."""
+    """How an input of a loop's or branch's graph lies in memory.  `ours`: what it holds is needed no more once the graph has read it.
+    `steps`: as of its buffer."""
 
     layout: Layout
     nbytes: int
     ours: bool = False
+    steps: tuple[Dim, ...] = ()
 
 
 def framed(graph: Graph, n: Node, layout: _Layouter, spec: BackendSpec) -> Frame:
@@ -78,14 +80,15 @@ def _passed(graph: Graph, n: Node, layout: _Layouter) -> tuple[int, list[Given]]
         if k < carried:
             given.append(Given(row_major(t.shape), t.max_nbytes))
         elif k < carried + mapped:
-            given.append(_slice_of(t, place.layout))
+            given.append(_slice_of(t, place.layout, layout.buffers[place.buffer].steps))
         else:
-            given.append(Given(place.layout, layout.buffers[place.buffer].nbytes))
+            whole = layout.buffers[place.buffer]
+            given.append(Given(place.layout, whole.nbytes, steps=whole.steps))
     return carried, given
 
 
-def _slice_of(t: TensorType, layout: Layout) -> Given:
-    """One slice along axis 0, from its lowest byte to its highest."""
+def _slice_of(t: TensorType, layout: Layout, steps: tuple[Dim, ...]) -> Given:
+    """One slice along axis 0, from its lowest byte to its highest.  steps: of the buffer that has them all."""
     offset: Dim = 0
     last: Dim = 0
     for d, s in zip(t.shape[1:], layout.strides[1:], strict=True):
@@ -93,7 +96,7 @@ def _slice_of(t: TensorType, layout: Layout) -> Given:
             offset = offset + (1 - d) * s
         else:
             last = last + (d - 1) * s
-    return Given(Layout(layout.strides[1:], offset), max(0, upper(offset + last + 1)) * t.dtype.nbytes)
+    return Given(Layout(layout.strides[1:], offset), max(0, upper(offset + last + 1)) * t.dtype.nbytes, steps=(*steps, layout.offset, layout.strides[0], offset))
 
 
 def _refused(spec: BackendSpec, n: Node, reasons: tuple[str, ...]) -> Choice:
@@ -128,7 +131,7 @@ class _Layouter:
         self._fresh(n.refs[0], SPACE[n.op], n.id)
         if (g := self.given.get(n.id)) is not None:
             self.places[n.refs[0]] = Place(len(self.buffers) - 1, g.layout)
-            self.buffers[-1] = replace(self.buffers[-1], nbytes=g.nbytes)
+            self.buffers[-1] = replace(self.buffers[-1], nbytes=g.nbytes, steps=g.steps)
         if n.refs[0] in self.updated or (g is not None and g.ours):
             self.ours.add(len(self.buffers) - 1)
 

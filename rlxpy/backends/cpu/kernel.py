@@ -21,7 +21,7 @@ class Operand:
     """One value as a kernel sees it.  `pointer` is C for its first element at the call; strides and shape may be symbolic.
 
     param: the plan's buffer that holds it, when nothing but set_param changes it.  kept: what memory holds instead of `dtype` (narrow.py).
-    size: the one number that it is, when sizes alone say so."""
+    size: the one number that it is, when sizes alone say so.  steps: elements between the places where its buffer may begin."""
 
     ref: Ref
     shape: Shape
@@ -31,6 +31,7 @@ class Operand:
     param: int | None = None
     kept: DType | None = None
     size: Dim | None = None
+    steps: tuple[Dim, ...] = ()
 
     @property
     def stored(self) -> DType:

@@ -90,4 +90,4 @@ def reading(o: Operand, width: Dim, packing: str, narrow: DType | None = None) -
 
 def _in_words(o: Operand, width: Dim, n: int) -> bool:
     """Whether channels lie side by side, and every n-th at a multiple of n."""
-    return o.layout.strides[3] == 1 and all(divides(n, d) for d in (width, o.layout.offset, *o.layout.strides[:3]))
+    return o.layout.strides[3] == 1 and all(divides(n, d) for d in (width, o.layout.offset, *o.layout.strides[:3], *o.steps))

@@ -285,9 +285,9 @@ def shapes_of(plan: Plan, step: Step, emitter: Callable[[Step], Emitter | None])
 def site_of(plan: Plan, step: Step) -> Site:
     def operand(ref: Ref) -> Operand:
         place, t = plan.places[ref], plan.graph.type(ref)
-        where = plan.buffers[place.buffer].space
-        fixed = place.buffer if where in (Space.PARAM, Space.CONST) else None
-        return Operand(ref, t.shape, t.dtype, place.layout, f"{where.value}[{place.buffer}] + {place.layout.offset}", fixed)
+        buffer = plan.buffers[place.buffer]
+        fixed = place.buffer if buffer.space in (Space.PARAM, Space.CONST) else None
+        return Operand(ref, t.shape, t.dtype, place.layout, f"{buffer.space.value}[{place.buffer}] + {place.layout.offset}", fixed, steps=buffer.steps)
 
     ins, outs = (tuple(operand(r) for r in refs) for refs in (step.node.inputs, step.node.refs))
     scratch = (f"scratch[{step.scratch}]", plan.buffers[step.scratch].nbytes) if step.scratch >= 0 else ("", 0)
