@@ -113,6 +113,15 @@ def test_a_text_that_has_changed_since_is_told() -> None:
     assert [c.stale for c in claims([replace(r, sources={"exp": "0" * 12})])] == [True]
 
 
+def test_digests_of_all_ops_are_written_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RLX_CACHE", str(tmp_path))
+    monkeypatch.setattr(evidence, "OPS", evidence.OPS[:3])
+    said: list[str] = []
+    first, second = (evidence.digests("rocm", "gfx942", said.append) for _ in range(2))
+    assert first == second == {op.text: evidence.digest(MI300, op.text) for op in evidence.OPS}
+    assert said == ["writing every op's kernels for gfx942, to tell which have changed"]
+
+
 def test_a_chip_of_another_text_has_another_digest_only_where_texts_differ() -> None:
     assert evidence.digest(MI300, "exp") == evidence.digest(backend_of("rocm", "gfx1100"), "exp")
     assert evidence.digest(MI300, "exp") != evidence.digest(MI300, "log")

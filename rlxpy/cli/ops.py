@@ -57,7 +57,7 @@ def evidence(name: str | None, as_json: bool) -> None:
 
     if name is not None:
         by_dtype(name)  # refuses what is no op
-    found = claims(ops=(name,) if name else ())
+    found = claims(ops=(name,) if name else (), say=note)
     lines: dict[tuple[str, ...], list[str]] = {}
     for c in found:
         lines.setdefault((c.op, c.kernel, " ".join(c.dtypes), c.words), []).append(c.target)

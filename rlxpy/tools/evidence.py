@@ -11,7 +11,7 @@ from argparse import ArgumentParser
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
@@ -19,9 +19,11 @@ from typing import Any, Literal
 import numpy as np
 
 from rlxpy import __version__
+from rlxpy.backends.cache import kept
 from rlxpy.backends.gpu.backend import Gpu, emitter_of, target_of
 from rlxpy.backends.gpu.sim import current, simulated
 from rlxpy.backends.gpu.vendor import CUDA, ROCM, VENDORS
+from rlxpy.backends.templates import HERE, folder
 from rlxpy.compiler.options import CompileOptions
 from rlxpy.compiler.session import compile, lower, served
 from rlxpy.errors import CompileError, DeviceError, InputError, LegaliseError, nearest
@@ -87,15 +89,15 @@ def records(file: Path = FILE) -> tuple[Record, ...]:
     return tuple(Record(**r) for r in json.loads(file.read_text())) if file.exists() else ()
 
 
-def claims(found: Iterable[Record] | None = None, ops: Sequence[str] = ()) -> tuple[Claim, ...]:
-    """Of kernels alone: what the host tier runs is no claim about a device."""
+def claims(found: Iterable[Record] | None = None, ops: Sequence[str] = (), say: Callable[[str], None] = lambda line: None) -> tuple[Claim, ...]:
+    """Of kernels alone: what the host tier runs is no claim about a device.  say: told of each target whose kernels are written for the first time."""
     made = []
     for r in records() if found is None else found:
-        backend = backend_of(r.device, r.target)
+        now = {op: digest(backend_of(r.device, r.target), op) for op in r.ops if op in ops} if ops else digests(r.device, r.target, say)
         for op, by_kernel in r.ops.items():
             if ops and op not in ops:
                 continue
-            stale = digest(backend, op) != r.sources.get(op)
+            stale = now[op] != r.sources.get(op)
             made += [Claim(op, tuple(dtypes), kernel, r.level, r.form, r.target, r.by, stale) for kernel, dtypes in by_kernel.items() if "/" in kernel]
     return tuple(made)
 
@@ -149,6 +151,23 @@ def text_of(backend: Gpu, op: str) -> str:
 
 def digest(backend: Gpu, op: str) -> str:
     return blake2b(text_of(backend, op).encode(), digest_size=6).hexdigest()
+
+
+def digests(device: str, target: str, say: Callable[[str], None] = lambda line: None) -> dict[str, str]:
+    """Of every op.  They take seconds, and change with our sources alone, so they are kept by those."""
+    def write(path: Path) -> None:
+        say(f"writing every op's kernels for {target}, to tell which have changed")
+        backend = backend_of(device, target)
+        path.write_text(json.dumps({op.text: digest(backend, op.text) for op in OPS}))
+
+    return dict(json.loads(kept("evidence", f"{_sources()}-{target}", ".json", write).read_text()))
+
+
+@cache
+def _sources() -> str:
+    """A digest of every file that says what is emitted."""
+    files = sorted((*HERE.rglob("*.py"), *(f for f in folder().rglob("*") if f.is_file())))
+    return blake2b(b"".join(f.read_bytes() for f in files), digest_size=16).hexdigest()
 
 
 # ---- recording -----------------------------------------------------------------------------------------------------
