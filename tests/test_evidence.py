@@ -15,6 +15,7 @@ from rlxpy.errors import CompileError, InputError
 from rlxpy.ir.dtypes import DType, dtype
 from rlxpy.tools import evidence
 from rlxpy.tools.behaviour import Broken
+from rlxpy.tools.cases import OPS
 from rlxpy.tools.evidence import LEVELS, Form, Record, backend_of, by_dtype, claims, merged, recorded, records, trial_on, written
 from rlxpy.tools.samples import Sample
 
@@ -115,10 +116,10 @@ def test_a_text_that_has_changed_since_is_told() -> None:
 
 def test_digests_of_all_ops_are_written_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("RLX_CACHE", str(tmp_path))
-    monkeypatch.setattr(evidence, "OPS", evidence.OPS[:3])
+    monkeypatch.setattr(evidence, "OPS", some := OPS[:3])
     said: list[str] = []
     first, second = (evidence.digests("rocm", "gfx942", said.append) for _ in range(2))
-    assert first == second == {op.text: evidence.digest(MI300, op.text) for op in evidence.OPS}
+    assert first == second == {op.text: evidence.digest(MI300, op.text) for op in some}
     assert said == ["writing every op's kernels for gfx942, to tell which have changed"]
 
 
