@@ -59,6 +59,28 @@ def test_on_a_gpu(rocm: Simulation) -> None:
         same(tuple(next(got) for _ in NUMBERS[d]), d)
 
 
+def take_away(d: DType, x: Value) -> list[Value]:
+    """Where a sign stands before the number's own."""
+    return [made for c in ((-0.0, -2.5) if d.is_float else (-3,)) for k in (x.builder.const(c, d),) for made in (x * x - k, (k - x).square(), -(x - k) * x)]
+
+
+def signs(device: str) -> None:
+    b, signed = Builder("signs"), [d for d in NUMBERS if d.kind != "u"]
+    graph = b.finish(*(y for d in signed for y in take_away(d, b.input(f"x {d}", (3,), d))))
+    given = [np.array([3, -2, 1]).astype(d.numpy) for d in signed]
+    for got, want in zip(compile(graph, device=device).run(*given), compile(graph, device="reference").run(*given), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+@cpu
+def test_a_negative_number_behind_a_minus_on_the_cpu() -> None:
+    signs("cpu")
+
+
+def test_a_negative_number_behind_a_minus_on_a_gpu(rocm: Simulation) -> None:
+    signs("rocm")
+
+
 @cpu
 @pytest.mark.parametrize("d", NUMBERS, ids=str)
 def test_in_a_project(d: DType, tmp_path: Path) -> None:

@@ -60,14 +60,14 @@ def names(*dims: Dim) -> set[str]:
 
 
 def literal(v: Any, d: DType) -> str:
-    """One constant, bit for bit: hexadecimal floats, and integers with their suffix."""
+    """One constant, bit for bit: hexadecimal floats, and integers with their suffix; negative ones in parentheses, for two signs side by side are C's --."""
     if d is DType.BOOL:
         return f"(_Bool){int(v)}"
     if d.is_integer:
         low = int(v) == d.range[0] and d.kind == "i"
         cast = {"i64": "(i64)", "u64": "(u64)"}.get(d.text, "")  # _Generic, which chooses by the first operand, tells long long from long
         suffix = {"i64": "LL", "u64": "ULL", "u32": "U"}.get(d.text, "")
-        return f"{cast}({int(v) + 1}{suffix}-1)" if low else f"{cast}{int(v)}{suffix}"
+        return f"{cast}({int(v) + 1}{suffix}-1)" if low else f"{cast}{_signed(f'{int(v)}{suffix}')}"
     if d.is_complex:
         part = DType.F64 if d is DType.C128 else DType.F32
         return f"rlx_parts_{d.text}({literal(np.real(v), part)}, {literal(np.imag(v), part)})"
@@ -76,7 +76,11 @@ def literal(v: Any, d: DType) -> str:
         return "((f64)__builtin_nan(\"\"))" if d is DType.F64 else "((f32)__builtin_nanf(\"\"))"
     if np.isinf(x):
         return f"({'-' if x < 0 else ''}(f64)__builtin_inf())" if d is DType.F64 else f"({'-' if x < 0 else ''}(f32)__builtin_inff())"
-    return x.hex() if d is DType.F64 else f"{x.hex()}f"
+    return _signed(x.hex() if d is DType.F64 else f"{x.hex()}f")
+
+
+def _signed(number: str) -> str:
+    return f"({number})" if number.startswith("-") else number
 
 
 def comment(text: str) -> str:
