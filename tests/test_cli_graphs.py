@@ -25,7 +25,7 @@ from rlxpy.fusion.rebuild import rebuild
 from rlxpy.tools.equivalence import compare
 from rlxpy.tools.op_table import example
 
-for command in ("devices", "emit", "inspect", "ops", "opt", "viz", "why"):
+for command in ("devices", "emit", "inspect", "ops", "opt", "tune", "viz", "why"):
     import_module(f"rlxpy.cli.{command}")
 RLX = (sys.executable, "-m", "rlxpy")
 SPEC = choose("reference").backend.spec
@@ -286,6 +286,24 @@ def test_viz_writes_files_whole_and_says_so(layer: str, tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["layer.rlx", "out.dot", "out.html"]
     assert rlx("--quiet", "viz", layer, "--html", os.devnull).stderr == ""
     assert rlx("viz", "-", "--html", "-", text=LAYER).stdout.endswith("</html>\n")
+
+
+def test_why_and_tune_speak_of_the_graph_that_embed_runs(minilm_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts one after another, not side by side: what was tuned for another graph would serve nothing.  Sizes may be given as texts and their length."""
+    from rlxpy.tools import tune
+
+    asked: list[tuple[set[str], dict[str, int]]] = []
+
+    def measured(graph: Graph, params: Any, *, sizes: dict[str, int], **_: Any) -> tuple[()]:
+        asked.append((set(graph.symbols), sizes))
+        return ()
+
+    monkeypatch.setattr(tune, "tune", measured)
+    for sizes in ((), ("--sizes", "B=2,S=8"), ("--sizes", "B=2,N=16")):
+        assert rlx("tune", str(minilm_folder), *sizes).exit_code == 0
+    assert asked == [({"B", "N"}, {"B": 1, "N": 16}), ({"B", "N"}, {"B": 2, "N": 16}), ({"B", "N"}, {"B": 2, "N": 16})]
+    types = {n["type"] for n in json.loads(rlx("why", str(minilm_folder), "--node", "attention", "--json").stdout)["nodes"]}
+    assert types == {"f32[1,12,N,32]"}
 
 
 def test_viz_draws_a_model_and_says_what_it_folded(minilm_folder: Path) -> None:

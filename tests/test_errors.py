@@ -53,6 +53,8 @@ BUILD: list[tuple[str, Callable[[Mistake], Any], str, str]] = [  # title, the mi
     ("a number where a value is meant", lambda m: m.b.emit("relu", THREE), "3 is not a value", "input"),
     ("text in arithmetic", lambda m: m.x + "a", "'a' is not a value", "str"),
     ("None in arithmetic", lambda m: None * m.x, "None is not a value", "NoneType"),
+    ("a parameter by position", lambda m: m.x.transpose((1, 0)), "(1, 0) is not a value", "tuple"),
+    ("a size to be worked out", lambda m: m.x.reshape(shape=(-1,)), "reshape of [2,3] to [-1]", "6 elements become -1"),
     ("a float beside integers", lambda m: m.i + 0.5, "0.5 beside a i64", "float"),
     ("a complex beside floats", lambda m: m.x * 1j, "1j beside a f32", "complex"),
     ("a number that does not fit", lambda m: m.i.cast(to="i8") + 300, "does not fit i8", "300"),
@@ -101,6 +103,7 @@ BUILD: list[tuple[str, Callable[[Mistake], Any], str, str]] = [  # title, the mi
     ("a constant of text", lambda m: m.b.const("a"), "constant cannot be", "str"),
     ("a constant that is cut", lambda m: m.b.const(1.5, "i32"), "constant cannot be i32", "float64"),
     ("an output that is no value", lambda m: m.b.finish([m.x]), "is not a value", "input"),  # type: ignore[arg-type]
+    ("outputs in a tuple", lambda m: m.b.finish((m.x, m.x)), "is not a value", "input"),  # type: ignore[arg-type]
     ("an output of another graph", lambda m: m.b.finish(m.other), "graph 'other'", "another Builder"),
     ("an unregistered extension", lambda m: m.b.custom_op("vendor.op", m.x), "'vendor.op' is not registered", "near"),
 ]
@@ -143,6 +146,21 @@ def test_what_where_why_and_fix(mistake: Callable[[Mistake], Any], what: str, wh
     assert e.where == line_of(mistake)
     assert e.fix
     assert str(e).splitlines()[0] == e.what.splitlines()[0]
+
+
+@pytest.mark.parametrize(("mistake", "fix"), [
+    (lambda m: m.x.transpose((1, 0)), "x.transpose(perm=..)"),
+    (lambda m: m.x.reshape(shape=(-1,)), "each size is written out"),
+    (lambda m: m.x.sum(dim=1), "by name, are: axes"),
+    (lambda m: m.b.finish((m.x, m.x)), "finish(y, z)"),
+])
+def test_habits_from_elsewhere_are_answered(mistake: Callable[[Mistake], Any], fix: str) -> None:
+    assert fix in fails(mistake).fix
+
+
+def test_a_method_that_is_no_op_names_those_near_it() -> None:
+    with pytest.raises(AttributeError, match=r"no attribute 'soft_max'.*near it: softmax"):
+        Mistake().x.soft_max(axis=1)
 
 
 @pytest.mark.parametrize("mistake", [r[1] for r in BUILD + RUN], ids=[r[0] for r in BUILD + RUN])

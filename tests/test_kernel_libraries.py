@@ -422,6 +422,9 @@ def test_rlx_why_prints_and_picks(tmp_path: Path) -> None:
     assert "    not mine/deep: K DIV 128: K = 4160" in done.stdout
     picked = json.loads(CliRunner().invoke(app, ["why", str(file), "--device", "reference", "--node", "matmul", "--kernels", "builtin", "--json"]).stdout)
     assert [d["winner"] for n in picked["nodes"] for d in n["decisions"]] == ["reference/matmul"]
+    file.write_text(show(graph_of(lambda x, w: (x @ w).relu(), (4, 8), (8, 8))))
+    fused = json.loads(CliRunner().invoke(app, ["why", str(file), "--device", "cpu", "--node", "matmul", "--json"]).stdout)
+    assert [n["op"] for n in fused["nodes"]] == ["fused matmul"]
     missing = CliRunner().invoke(app, ["why", str(file), "--device", "reference", "--node", "exp"])
     assert missing.exit_code == 1
     assert "no node 'exp' is launched" in missing.output

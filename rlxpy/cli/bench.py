@@ -83,9 +83,9 @@ def _cases(made: Bench, sizes: list[str] | None, device: str | None, threads: st
     from rlxpy.backends.cpu.threads import available_cpus
     from rlxpy.cli.options import device_names
     from rlxpy.settings import setting
-    from rlxpy.tools.bench import Case, default_sizes
+    from rlxpy.tools.bench import Case, default_sizes, sizes_for
 
-    given = [made.sizes(sizes_of(text)) for text in sizes] if sizes else default_sizes(made.graph)
+    given = [sizes_for(made.graph, sizes_of(text)) for text in sizes] if sizes else default_sizes(made.graph)
     devices = device_names(device) or tuple(d for d in setting("device") if d != "auto") or ("cpu",)
     counts = [_count(t) for t in threads.split(",")] if threads else sorted({1, available_cpus()})
     return [Case(s, d, t, numerics) for s in given for d in devices for t in (counts if d == "cpu" else [1])]

@@ -35,7 +35,7 @@ def tune(
 
     from rlxpy.compiler.options import CompileOptions
     from rlxpy.settings import setting
-    from rlxpy.tools.bench import default_sizes
+    from rlxpy.tools.bench import default_sizes, sizes_for
     from rlxpy.tools.equivalence import random_params
     from rlxpy.tools.tune import accept, tune as measure
 
@@ -43,10 +43,10 @@ def tune(
         graph = read_graph(source)
         params = random_params(graph)
     else:
-        model = built_model(source)
+        model = built_model(source, joined=True)
         graph, params = model.graph, dict(model.params)
     options = CompileOptions(numerics=numerics.value if numerics else setting("numerics"))
-    found = measure(graph, params, device=device_names(device) or setting("device"), sizes=sizes_of(sizes) if sizes else default_sizes(graph)[0], rounds=rounds,
+    found = measure(graph, params, device=device_names(device) or setting("device"), sizes=sizes_for(graph, sizes_of(sizes)) if sizes else default_sizes(graph)[0], rounds=rounds,
                     options=options, tell=note)
     kept = accept(found) if keep else 0
     show({"kept": kept, "calls": [t.to_json() for t in found]}, "\n\n".join(map(_text, found)) or "no kernel here has anything to tune", as_json)

@@ -54,8 +54,8 @@ class SelectionReport:
     nodes: tuple[NodeSelection, ...]
 
     def of(self, name: str) -> SelectionReport:
-        """Only the nodes of that number (%3) or op."""
-        return SelectionReport(self.device, tuple(n for n in self.nodes if name in (f"%{n.node}", str(n.node), n.op)))
+        """Only the nodes of that number (%3) or op, alone or at the heart of a fused node."""
+        return SelectionReport(self.device, tuple(n for n in self.nodes if name in (f"%{n.node}", str(n.node), n.op, n.op.removeprefix("fused "))))
 
     def __str__(self) -> str:
         """Equal decisions once, with how many nodes they are for: a model repeats its layers."""

@@ -357,4 +357,4 @@ def make(cls: type[Attrs], op: str, given: Mapping[str, Any]) -> Attrs:
 
 
 def _parameters(known: Mapping[str, str]) -> str:
-    return f"parameters are: {', '.join(f'{k}: {t}' for k, t in known.items()) or 'none'}"
+    return f"parameters, by name, are: {', '.join(f'{k}: {t}' for k, t in known.items()) or 'none'}"

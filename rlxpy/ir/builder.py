@@ -11,7 +11,7 @@ import numpy as np
 
 from rlxpy.errors import BuildError, CustomOpError, RlxError, nearest
 from rlxpy.ir import functions as F
-from rlxpy.ir.attrs import Attrs, Custom, Literal, Named, make
+from rlxpy.ir.attrs import Attrs, Custom, Literal, Named, field_types, make
 from rlxpy.ir.constant import Constant
 from rlxpy.ir.dims import Dim, Shape, Symbol, SymDim, as_dim, as_shape, shape_text
 from rlxpy.ir.dtypes import DType, dtype
@@ -50,7 +50,7 @@ class Value(Expr):
         raise TypeError(f"a {self.type} has no numbers while its graph is being built; run the graph to get an array")
 
     def apply(self, op: str, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> Any:
-        return self.builder.emit(op, *(x if isinstance(x, Value) else self.builder.lift(x, inputs) for x in inputs), **attrs)
+        return self.builder.emit(op, *(x if isinstance(x, Value) else self.builder.lift(x, inputs, op) for x in inputs), **attrs)
 
     @placed
     def __getitem__(self, key: Any) -> Any:
@@ -147,12 +147,13 @@ class Builder:
         return Value(self, Ref(self._add(Op.CONST, (), (TensorType(literal.shape, literal.dtype),), Literal(literal))))
 
     @placed
-    def lift(self, x: Any, others: Sequence[Any]) -> Value:
-        """A Python scalar takes the dtype of the Value beside it; a scalar that would lose its meaning is an error."""
+    def lift(self, x: Any, others: Sequence[Any], op: str = "") -> Value:
+        """A Python scalar takes the dtype of the Value beside it; a scalar that would lose its meaning is an error, which knows the parameters of `op`."""
         like = next(o for o in reversed(others) if isinstance(o, Value)).dtype
         if not isinstance(x, (bool, int, float, complex, np.generic, np.ndarray)):
+            named = ", ".join(f"{k}=.." for k in field_types(_op(op).row.attrs)) if op else ""
             raise BuildError(f"{x!r} is not a value", why=f"{type(x).__name__} is neither a Value nor a number nor an array",
-                             fix="pass one of these; parameters of an op are named, as in x.cast(to='f16')")
+                             fix=f"pass one of these{f'; parameters go by name: x.{op}({named})' if named else ''}")
         if isinstance(x, (np.generic, np.ndarray)):
             return self.const(x)
         small = {complex: "c", float: "fc"}.get(type(x), like.kind)
@@ -233,8 +234,9 @@ class Builder:
         """Raises BuildError for what is not a value of this graph."""
         for x in xs:
             if not isinstance(x, Value):
+                several = isinstance(x, (tuple, list)) and any(isinstance(v, Value) for v in x)
                 raise BuildError(f"{x!r} is not a value", why="values are what builder.input(...) and ops on values give",
-                                 fix="wrap a number: builder.const(...)")
+                                 fix="give them one by one, as in finish(y, z)" if several else "wrap a number: builder.const(...)")
             if x.builder is not self:
                 inner = self in x.builder.around()
                 raise BuildError(f"a value of graph {x.builder.name!r} used in graph {self.name!r}", why=f"{x!r} belongs to another Builder",

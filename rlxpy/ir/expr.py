@@ -4,6 +4,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from rlxpy.errors import nearest
+
 
 class Expr:
     __slots__ = ()
@@ -17,7 +19,7 @@ class Expr:
         from rlxpy.ir.op import Op
 
         if name.startswith("_") or name.upper() not in Op.__members__:
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}; its methods are the ops that `rlx ops` lists, near it: {nearest(name, list(map(str.lower, Op.__members__)))}")
         return lambda *inputs, **attrs: self.apply(name, (self, *inputs), attrs)
 
     def __add__(self, y: Any) -> Any: return self.apply("add", (self, y), {})

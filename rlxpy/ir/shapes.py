@@ -90,7 +90,7 @@ def contracted(a: TensorType, b: TensorType) -> Shape:
 def reshaped(x: TensorType, *, shape: Shape) -> Shape:
     if product(x.shape) != product(shape):
         raise BuildError(f"reshape of {shape_text(x.shape)} to {shape_text(shape)}", why=f"{x.numel} elements become {product(shape)}",
-                         fix="keep the number of elements; one size may be -1")
+                         fix="keep the number of elements; each size is written out, it may be an expression such as N * 4")
     return shape
 
 

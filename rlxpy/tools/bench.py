@@ -1,7 +1,7 @@
 """How long a graph takes: every setting in turns, so that what else the machine does meets all of them."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from math import prod
@@ -15,8 +15,9 @@ from rlxpy.backends.cpu import threads as pool
 from rlxpy.compiler.compiled import CompiledGraph
 from rlxpy.compiler.options import CompileOptions
 from rlxpy.compiler.session import compile
-from rlxpy.errors import InputError, nearest
+from rlxpy.errors import InputError
 from rlxpy.frozen import dataclass
+from rlxpy.ir.dims import Symbol
 from rlxpy.ir.dtypes import Array, DType
 from rlxpy.ir.graph import Graph
 from rlxpy.ir.types import bind
@@ -79,10 +80,6 @@ class Bench:
             self._compiled[key] = compile(self.graph, self.params, device=case.device, options=CompileOptions(weights=self.weights, numerics=case.numerics), wait=True)
         return self._compiled[key]
 
-    def sizes(self, asked: Mapping[str, int]) -> dict[str, int]:
-        """Of the graph's symbols, for those that somebody asks for."""
-        return dict(asked)
-
     def inputs(self, sizes: Mapping[str, int]) -> dict[str, Array]:
         """Seeded random values; masks hide nothing."""
         rng = np.random.default_rng(self.seed)
@@ -111,9 +108,6 @@ class Bench:
 class TextBench(Bench):
     """An encoder as `rlx embed` runs it: B texts of S tokens, or of N together, one after another."""
 
-    def sizes(self, asked: Mapping[str, int]) -> dict[str, int]:
-        return {"B": asked["B"], "N": asked["B"] * asked["S"]} if asked.keys() == {"B", "S"} else dict(asked)
-
     def inputs(self, sizes: Mapping[str, int]) -> dict[str, Array]:
         """Texts of lengths that differ by a token at most."""
         return {**super().inputs(sizes), "starts": np.arange(sizes["B"] + 1) * sizes["N"] // sizes["B"]}
@@ -124,13 +118,22 @@ def check_sizes(graph: Graph, sizes: Mapping[str, int]) -> None:
     known = graph.symbols
     for name, value in sizes.items():
         if name not in known:
-            raise InputError(f"no size {name!r}", why=f"there are {', '.join(known) or 'none: every shape is fixed'}", fix=f"near it: {nearest(name, list(known))}")
+            raise InputError(f"no size {name!r}", why=f"there are {', '.join(known) or 'none: every shape is fixed'}", fix=f"name these: --sizes {_least(known.values())}" if known else "leave it out")
         s = known[name]
         if not s.lo <= value <= s.hi or value % s.step:
             raise InputError(f"{name}={value}", why=f"the graph takes {s.lo}..{s.hi}" + (f" in steps of {s.step}" if s.step > 1 else ""), fix=f"{name}={s.lo}")
     missing = [n for n in known if n not in sizes]
     if missing:
-        raise InputError(f"sizes of {', '.join(missing)} are missing", why=f"the graph has {', '.join(known)}", fix=f"--sizes {','.join(f'{n}={max(known[n].lo, 1)}' for n in known)}")
+        raise InputError(f"sizes of {', '.join(missing)} are missing", why=f"the graph has {', '.join(known)}", fix=f"--sizes {_least(known.values())}")
+
+
+def sizes_for(graph: Graph, asked: Mapping[str, int]) -> dict[str, int]:
+    """What was asked for, as the graph calls it: B texts of S tokens are N = B * S where texts lie one after another."""
+    return {"B": asked["B"], "N": asked["B"] * asked["S"]} if asked.keys() == {"B", "S"} and graph.symbols.keys() == {"B", "N"} else dict(asked)
+
+
+def _least(symbols: Iterable[Symbol]) -> str:
+    return ",".join(f"{s.name}={max(s.lo, 1)}" for s in symbols)
 
 
 def default_sizes(graph: Graph) -> list[dict[str, int]]:
