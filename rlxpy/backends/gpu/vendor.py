@@ -33,7 +33,8 @@ class Vendor:
 CUDA = Vendor("cuda", ("libcuda.so.1", "nvcuda.dll"), "cuInit", "cuDeviceGetCount", "cuDriverGetVersion", 13_000, lambda v: f"{v // 1000}.{v % 1000 // 10}",
               "cuda.core", "install NVIDIA's driver")
 ROCM = Vendor("rocm", ("libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6", "/opt/rocm/lib/libamdhip64.so"), "hipInit", "hipGetDeviceCount", "hipRuntimeGetVersion",
-              60_000_000, lambda v: f"{v // 10_000_000}.{v // 100_000 % 100}", "rocm.bindings", "install AMD's ROCm, or set LD_LIBRARY_PATH to it")
+              60_000_000, lambda v: f"{v // 10_000_000}.{v // 100_000 % 100}", "rocm.bindings",
+              "install AMD's ROCm, or set LD_LIBRARY_PATH to it; without a card RLX_ROCM_SIM=host:gfx1100 simulates one")
 VENDORS = {v.device: v for v in (CUDA, ROCM)}
 
 
