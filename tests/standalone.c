@@ -21,11 +21,11 @@ int main(int count, char **names) {
   for (i64 k = 0; k < SIZES_COUNT; k++) words.size[k] = sizes[k];
   for (i64 k = 0; k < LENT_COUNT; k++) {
     lent[k] = filled(malloc((u64)lent_nbytes[k]), lent_nbytes[k], 0xff);
-    if (k < INPUTS) fread(lent[k], 1, (u64)lent_nbytes[k], given);
+    if (k < INPUTS && fread(lent[k], 1, (u64)lent_nbytes[k], given) != (u64)lent_nbytes[k]) return 4;
   }
   for (i64 k = 0; k < FIXED_COUNT; k++) {
     fixed[k] = lines(fixed_nbytes[k], 0xff);
-    fread(fixed[k], 1, (u64)fixed_nbytes[k], given);
+    if (fread(fixed[k], 1, (u64)fixed_nbytes[k], given) != (u64)fixed_nbytes[k]) return 4;
   }
   fclose(given);
   char *arena = lines(ARENA, 0xff), *state = lines(STATE, 0);

@@ -91,6 +91,7 @@ def cases() -> Iterator[tuple[str, Case]]:
 
 
 CASES = dict(cases())
+GIVEN = {name: [a.tobytes() for a in case.arrays] for name, case in CASES.items()}
 
 
 def sanitizing() -> Compiler | str:
@@ -119,6 +120,8 @@ def emulated() -> tuple[Compiler, str] | str:
 
 def check(name: str, cpu: Cpu, compiler: Compiler, folder: Path, options: tuple[str, ...], runner: tuple[str, ...] = ()) -> None:
     case = CASES[name]
+    changed = [k for k, (a, was) in enumerate(zip(case.arrays, GIVEN[name], strict=True)) if a.tobytes() != was]
+    assert not changed, f"inputs {changed} of {name} are not what they were: something in this process wrote past its memory"
     made = standalone(case.graph, cpu)
     program = made.compile(compiler, folder, *options)
     for k, (got, want, dtype) in enumerate(zip(made.run([*runner, str(program)], case.arrays, folder), case.want, case.dtypes, strict=True)):
