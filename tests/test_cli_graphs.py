@@ -304,6 +304,8 @@ def test_why_and_tune_speak_of_the_graph_that_embed_runs(minilm_folder: Path, mo
     assert asked == [({"B", "N"}, {"B": 1, "N": 16}), ({"B", "N"}, {"B": 2, "N": 16}), ({"B", "N"}, {"B": 2, "N": 16})]
     types = {n["type"] for n in json.loads(rlx("why", str(minilm_folder), "--node", "attention", "--json").stdout)["nodes"]}
     assert types == {"f32[1,12,N,32]"}
+    launches = json.loads(rlx("emit", str(minilm_folder), "--json").stdout)["launches"]
+    assert {launch["text"].split(" : ")[1] for launch in launches if "attention" in launch["op"]} == {"f32[1,N,384]"}
 
 
 def test_viz_draws_a_model_and_says_what_it_folded(minilm_folder: Path) -> None:
@@ -311,6 +313,7 @@ def test_viz_draws_a_model_and_says_what_it_folded(minilm_folder: Path) -> None:
     assert done.exit_code == 0
     assert "folded: layer.2 .. layer.5 (4 blocks, " in done.stderr
     assert 'label="layer.0"' in done.stdout
+    assert "starts" in done.stdout  # texts lie one after another, as embed runs them
     assert "word_embeddings.weight" in done.stdout
 
 

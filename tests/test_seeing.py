@@ -19,6 +19,7 @@ from rlxpy.backends.cpu.compilers import Compiler, find_compiler
 from rlxpy.backends.cpu.isa import ISAS, named
 from rlxpy.cli.app import app
 from rlxpy.errors import InputError
+from rlxpy.flow.families import BertConfig, joined_bert
 from rlxpy.ir.op import Op
 from rlxpy.tools.bench import Bench, Case, TextBench, check_sizes, default_sizes
 from rlxpy.tools.costs import cost
@@ -115,6 +116,35 @@ def test_costs_by_hand() -> None:
     pairs = 3 * 3 - 3  # the last query sees three keys, the first one
     assert cost(graph, only(graph, Op.ATTENTION), sizes).flops == 4 * pairs * (2 * 8 + 2 * 8 + 4)
     assert cost(graph, only(graph, Op.GATHER), sizes).nbytes == 5 * 8 + 2 * 5 * 4 * 4  # indices, rows read, rows written
+
+
+@pytest.mark.parametrize("mask", ["none", "causal", "window"])
+@pytest.mark.parametrize(("queries", "keys"), [(5, 5), (3, 7), (7, 3), (1, 6)])
+def test_pairs_of_an_attention_are_those_that_masks_and_spans_let_be_seen(mask: str, queries: int, keys: int) -> None:
+    """Counted one by one."""
+    b = rlxpy.Builder("attend")
+    q, k, s = b.input("q", (2, 4, queries, 8)), b.input("k", (2, 2, keys, 8)), b.input("spans", (2, 1, queries, 2), "i64")
+    attrs = {"scale": 1.0, "mask": mask, "window": 2 if mask == "window" else 0}
+    graph = b.finish(q.apply("attention", (q, k, k), attrs), q.apply("attention", (q, k, k, s), attrs))
+    spans = np.random.default_rng(0).integers(-1, keys + 2, (2, 1, queries, 2))
+    back = np.arange(queries)[:, None] + keys - queries - np.arange(keys)
+    seen = np.broadcast_to({"none": back < keys, "causal": back >= 0, "window": (back >= 0) & (back < 2)}[mask], (2, 4, queries, keys))
+    within = (np.arange(keys) >= spans[..., :1]) & (np.arange(keys) < spans[..., 1:])
+    plain, spanned = (n for n in graph if n.op is Op.ATTENTION)
+    assert cost(graph, plain, {}).flops == seen.sum() * (8 + 8 + 2) * 2
+    assert cost(graph, spanned, {}, spans=spans).flops == (seen & within).sum() * (8 + 8 + 2) * 2
+
+
+def test_a_profile_counts_the_pairs_that_lengths_leave() -> None:
+    """Five texts of 9 tokens, one after another: of every 5 pairs of tokens one is of the same text."""
+    config = tiny.bert_config()
+    model = joined_bert(BertConfig.of(config), max_texts=8, max_length=11).build(tiny.bert_weights(config))
+    sizes = {"B": 5, "N": 45}
+    f = compile(model.graph, model.params, device="reference")
+    found = profile(f, *TextBench(model.graph, {}).inputs(sizes).values(), sizes=sizes, rounds=1)
+    attentions = [x.flops for x in found.launches if "attention" in x.op]
+    heads = config["num_attention_heads"]
+    assert attentions == [5 * 9 * 9 * (4 * config["hidden_size"] + 4 * heads)] * config["num_hidden_layers"]
 
 
 def test_a_fused_node_costs_what_its_chain_does_and_moves_less() -> None:

@@ -63,10 +63,10 @@ def read_graph(path: str) -> Graph:
         raise InputError(f"{'stdin' if path == '-' else path} holds no valid graph", where=e.where, why=e.why, fix="see `rlx ops NAME` for what an op takes") from None
 
 
-def any_graph(source: str, *, joined: bool = False) -> Graph:
-    """The graph of a file, of stdin ("-"), of a compiled graph that was saved, or of a model by its path or name; `joined` as in `built_model`.
-    Raises InputError, BuildError, LoadError."""
-    return read_graph(source) if source == "-" or is_graph_file(Path(source)) else _with_weights(source, joined=joined)[0]
+def any_graph(source: str) -> Graph:
+    """The graph of a file, of stdin ("-"), of a compiled graph that was saved, or of a model by its path or name, the one that runs: an encoder's texts lie
+    one after another.  Raises InputError, BuildError, LoadError."""
+    return read_graph(source) if source == "-" or is_graph_file(Path(source)) else _with_weights(source, joined=True)[0]
 
 
 def any_model(source: str, params: Path | None, weights: str = "auto", *, joined: bool = False) -> tuple[Graph, Mapping[str, Any]]:

@@ -35,7 +35,7 @@ def why(
 
     options = CompileOptions()
     spec = served(choose(device_names(device) or setting("device")).backend.spec, options)
-    plan, _, passes = lower(any_graph(source, joined=True), spec, options)
+    plan, _, passes = lower(any_graph(source), spec, options)
     report = selection(plan, spec)
     picked = report if node is None else report.of(node)
     if node is not None and not picked.nodes:

@@ -9,7 +9,7 @@ from math import inf, prod
 import numpy as np
 
 from rlxpy.frozen import dataclass
-from rlxpy.fusion.rebuild import rebuild
+from rlxpy.fusion.rebuild import part, rebuild
 from rlxpy.ir.builder import Builder, Value
 from rlxpy.ir.dims import SymDim
 from rlxpy.ir.dtypes import Array
@@ -71,7 +71,7 @@ def hoist(graph: Graph, *, may_grow: bool) -> tuple[Graph, tuple[Hoisted, ...]]:
         if not leaves or not fixed[n.id] or len(n.types) > 1 or _only_views(graph, n) or n.id in graph.escaping:
             continue
         if may_grow or n.type.max_nbytes <= sum(sizes[p] for p in fixed[n.id]):
-            wanted[n.id] = Hoisted(next(names), tuple(sorted(fixed[n.id])), _slice_of(graph, n))
+            wanted[n.id] = Hoisted(next(names), tuple(sorted(fixed[n.id])), part(graph, n.refs, "prologue"))
 
     def replace(b: Builder, n: Node, xs: Sequence[Value], new: dict[Ref, Value]) -> Value | None:
         return b.param(wanted[n.id].name, n.type.shape, n.type.dtype) if n.id in wanted else None
@@ -92,17 +92,3 @@ def _only_views(graph: Graph, n: Node) -> bool:
     while n.row.view is not None:
         n = graph[n.inputs[0]]
     return n.op in FIXED
-
-
-def _slice_of(graph: Graph, node: Node) -> Graph:
-    """The part of the graph that computes one node."""
-    need, todo = set[int](), [node.id]
-    while todo:
-        i = todo.pop()
-        if i not in need:
-            need.add(i)
-            todo += [r.node for r in graph[i].inputs]
-    b, new = Builder("prologue"), dict[Ref, Value]()
-    for i in sorted(need):
-        new |= zip(graph[i].refs, b.copy(graph[i], [new[r] for r in graph[i].inputs]), strict=True)
-    return b.finish(new[Ref(node.id)])

@@ -9,10 +9,15 @@ from typing import Any
 
 from rlxpy.compiler.arrays import gather_inputs
 from rlxpy.compiler.compiled import CompiledGraph
+from rlxpy.compiler.session import compile
 from rlxpy.errors import InputError
 from rlxpy.extend.backend import Span
 from rlxpy.frozen import dataclass
+from rlxpy.fusion.rebuild import part
 from rlxpy.ir.dims import Sizes
+from rlxpy.ir.dtypes import Array
+from rlxpy.ir.graph import Node, Ref
+from rlxpy.ir.op import Op
 from rlxpy.tools.costs import cost
 from rlxpy.tools.roofline import Roofline
 
@@ -100,7 +105,7 @@ def profile(compiled: CompiledGraph, *inputs: Any, sizes: Sizes | None = None, s
 
     if rounds < 1:
         raise InputError(f"rounds={rounds}", why="at least 1 is needed")
-    _, known = gather_inputs(compiled.source, inputs, named, {} if sizes is None else sizes)
+    arrays, known = gather_inputs(compiled.source, inputs, named, {} if sizes is None else sizes)
     call = {"sizes": sizes, "state": state, **named}
     compiled.profile(*inputs, **call)
     compiled.run(*inputs, **call)
@@ -111,14 +116,31 @@ def profile(compiled: CompiledGraph, *inputs: Any, sizes: Sizes | None = None, s
         compiled.run(*inputs, **call)
         totals.append(perf_counter() - start)
     middle = sorted(traces, key=_duration)[len(traces) // 2]
-    return Profile(compiled.device, threads() if compiled.device == "cpu" else None, known, median(totals), tuple(_launches(compiled, traces, known)), middle, roofline)
+    launches = tuple(_launches(compiled, traces, known, _spans(compiled, arrays, known)))
+    return Profile(compiled.device, threads() if compiled.device == "cpu" else None, known, median(totals), launches, middle, roofline)
 
 
 def _duration(spans: Sequence[Span]) -> int:
     return spans[-1].end_ns - spans[0].begin_ns if spans else 0
 
 
-def _launches(compiled: CompiledGraph, traces: Sequence[Sequence[Span]], sizes: Sizes) -> Iterable[Launch]:
+def _spans(compiled: CompiledGraph, arrays: Sequence[Array], sizes: Sizes) -> Mapping[Ref, Array]:
+    """Integer masks of attentions, where the inputs alone decide them: with texts that lie one after another, most pairs of tokens are of two texts."""
+    graph = compiled.plan.graph
+    masks = tuple(dict.fromkeys(n.inputs[3] for n in graph if _attends(n) and len(n.inputs) > 3 and graph.type(n.inputs[3]).dtype.is_integer))
+    made = part(graph, masks, "spans")
+    if not masks or made.params or made.states:
+        return {}
+    given = {n.name: a for n, a in zip(compiled.source.inputs, arrays, strict=True)}
+    found = compile(made, device="reference").run({n.name: given[n.name] for n in made.inputs}, sizes={name: sizes[name] for name in made.symbols})
+    return dict(zip(masks, found if isinstance(found, tuple) else (found,), strict=True))
+
+
+def _attends(n: Node) -> bool:
+    return n.op is Op.ATTENTION or n.kind == "attention"
+
+
+def _launches(compiled: CompiledGraph, traces: Sequence[Sequence[Span]], sizes: Sizes, spans: Mapping[Ref, Array]) -> Iterable[Launch]:
     """One for each step of the plan that ran, in order."""
     plan = compiled.plan
     timed = [_by_step(spans) for spans in traces]
@@ -128,7 +150,7 @@ def _launches(compiled: CompiledGraph, traces: Sequence[Sequence[Span]], sizes: 
         rounds = [t[n.id] for t in timed if n.id in t]
         if not rounds:
             continue
-        c = cost(plan.graph, n, sizes, layouts)
+        c = cost(plan.graph, n, sizes, layouts, next((spans[r] for r in n.inputs if r in spans and _attends(n)), None))
         yield Launch(f"%{n.id}", n.label, str(n.type), step.choice.name, rounds[0][2], step.choice.tier, str(n.loc),
                      median(r[0] for r in rounds), median(r[1] for r in rounds), c.flops, c.nbytes)
 
