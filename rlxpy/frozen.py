@@ -1,14 +1,17 @@
-"""`dataclass` as in the standard library, where plain frozen classes cost a fifth: they would take half the time of importing rlxpy's compiler.
+"""`dataclass` as in the standard library, where plain frozen classes cost a twelfth: they would take half the time of importing rlxpy's compiler.
 
-For a frozen class the standard library compiles six functions of text, one by one.  Here three are compiled, together, and the others are shared."""
+For a frozen class the standard library compiles six functions of text, one by one.  Here three are compiled for each number of fields, once, and the
+classes that have as many get them under their own fields' names; the others are shared."""
 from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, FrozenInstanceError
-from functools import partial
+from functools import cache, partial
 from inspect import get_annotations
 from reprlib import recursive_repr
+from types import CodeType, FunctionType, MemberDescriptorType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,17 +20,19 @@ else:
     def dataclass(cls: type | None = None, /, **options: Any) -> Any:
         """The standard library's decorator, and what it makes, but that no docstring is written for a class without one.
 
-        What says more than frozen=True, or has a `field(...)`, the standard library makes."""
+        What says more than frozen=True, has a `field(...)` or a variable of the class, or is in error, the standard library makes."""
         if cls is None:
             return partial(dataclass, **options)
-        if options == {"frozen": True} and all(map(_is_plain, (fields := _fields(cls)).values())):
-            return _complete(cls, fields)
-        return dataclasses.dataclass(cls, **options)
+        fields = _fields(cls) if options == {"frozen": True} else None
+        return dataclasses.dataclass(cls, **options) if fields is None else _complete(cls, fields)
 
 
-_PARAMS = vars(dataclasses.make_dataclass("Frozen", (), frozen=True))["__dataclass_params__"]  # the standard library asks for it when another class derives from one made here
+_SAMPLE: Any = dataclasses.make_dataclass("Sample", ["a"], frozen=True)
+_PARAMS = _SAMPLE.__dataclass_params__  # the standard library asks for it when another class derives from one made here
+_ORDINARY = _SAMPLE.__dataclass_fields__["a"]._field_type
+_SPECIAL = ("ClassVar", "InitVar", "KW_ONLY")
 METHODS = """
-def methods(_store, _defaults):
+def methods(_store):
     def __init__(_self{parameters}):
         {body}
     def __eq__(_self, _other):
@@ -38,17 +43,30 @@ def methods(_store, _defaults):
 """
 
 
-def _fields(cls: type) -> dict[str, Field[Any]]:
-    """Its own after its bases', as the standard library finds them in a class that has nothing else."""
-    given, annotations = vars(cls), get_annotations(cls)
-    bare: Any = type(cls.__name__, (), {"__module__": cls.__module__, "__doc__": "fields", "__annotations__": annotations, **{k: given[k] for k in annotations if k in given}})
-    dataclasses.dataclass(init=False, repr=False, eq=False)(bare)
-    inherited = {name: f for base in reversed(cls.__mro__[1:]) for name, f in vars(base).get("__dataclass_fields__", {}).items()}
-    return {**inherited, **bare.__dataclass_fields__}
+def _fields(cls: type) -> dict[str, Field[Any]] | None:
+    """Its own after its bases', as the standard library finds them; None where they are not all plain."""
+    own = {name: _field(annotation, getattr(cls, name, MISSING)) for name, annotation in get_annotations(cls).items()}
+    fields: dict[str, Any] = {name: f for base in reversed(cls.__mro__[1:]) for name, f in vars(base).get("__dataclass_fields__", {}).items()} | own
+    real = [f for f in fields.values() if f is None or f._field_type is _ORDINARY]
+    bare = [f is not None and f.default is MISSING for f in real]
+    if not all(map(_is_plain, real)) or bare != sorted(bare, reverse=True):  # a default before a field that has none is an error
+        return None
+    for name, f in own.items():
+        f.name = name
+    return fields
 
 
-def _is_plain(f: Field[Any]) -> bool:
-    return f.init and f.repr and f.compare and f.hash is None and not f.kw_only and f.default_factory is MISSING
+def _field(annotation: Any, default: Any) -> Any:
+    """A field like a plain one of the standard library's, but for its name; None for what is not plain, or no field."""
+    if not isinstance(annotation, str) or any(word in annotation for word in _SPECIAL) or isinstance(default, (Field, MemberDescriptorType)) or default.__class__.__hash__ is None:
+        return None
+    made: Any = dataclasses.field(default=default)
+    made.type, made.kw_only, made._field_type = annotation, False, _ORDINARY
+    return made
+
+
+def _is_plain(f: Field[Any] | None) -> bool:
+    return f is not None and f.init and f.repr and f.compare and f.hash is None and not f.kw_only and f.default_factory is MISSING
 
 
 def _complete(cls: Any, fields: dict[str, Field[Any]]) -> Any:
@@ -56,7 +74,7 @@ def _complete(cls: Any, fields: dict[str, Field[Any]]) -> Any:
     cls.__dataclass_fields__, cls.__dataclass_params__ = fields, _PARAMS
     real = dataclasses.fields(cls)  # less class variables
     names = tuple(f.name for f in real)
-    init, eq, hashed = _compiled(cls, real)
+    init, eq, hashed = _methods(cls, real)
     setting, deleting = _refusals(cls, names)
     ours = {"__init__": init, "__repr__": _repr, "__eq__": eq, "__hash__": hashed, "__setattr__": setting, "__delattr__": deleting, "__match_args__": names}
     for name, method in ours.items():
@@ -65,19 +83,35 @@ def _complete(cls: Any, fields: dict[str, Field[Any]]) -> Any:
     return cls
 
 
-def _compiled(cls: type, fields: tuple[Field[Any], ...]) -> Any:
+def _methods(cls: type, fields: tuple[Field[Any], ...]) -> list[Any]:
     """__init__, __eq__ and __hash__, in the place of the class for tracebacks and for readers of annotations."""
-    defaults = {f.name: f.default for f in fields if f.default is not MISSING}
-    body = [f"_store(_self, {f.name!r}, {f.name})" for f in fields] + ["_self.__post_init__()"] * hasattr(cls, "__post_init__")
-    text = METHODS.format(parameters="".join(f", {f.name}=_defaults[{f.name!r}]" if f.name in defaults else f", {f.name}" for f in fields), body="; ".join(body) or "pass",
-                          mine="".join(f"_self.{f.name}, " for f in fields), theirs="".join(f"_other.{f.name}, " for f in fields))
-    made: dict[str, Any] = {}
-    exec(text, vars(sys.modules[cls.__module__]) if cls.__module__ in sys.modules else {}, made)
-    methods = made["methods"](object.__setattr__, defaults)
-    for m in methods:
+    names = {f"_{k}": f.name for k, f in enumerate(fields)}
+    space = vars(sys.modules[cls.__module__]) if cls.__module__ in sys.modules else {}
+    made = [FunctionType(_renamed(f.__code__, names), space, f.__name__, closure=f.__closure__) for f in _compiled(len(fields), hasattr(cls, "__post_init__"))]
+    for m in made:
         m.__qualname__ = f"{cls.__qualname__}.{m.__name__}"
-    methods[0].__annotations__ = {f.name: f.type for f in fields} | {"return": None}
-    return methods
+    made[0].__defaults__ = tuple(f.default for f in fields if f.default is not MISSING)
+    made[0].__annotations__ = {f.name: f.type for f in fields} | {"return": None}
+    return made
+
+
+@cache
+def _compiled(count: int, checks: bool) -> tuple[FunctionType, ...]:
+    """For fields _0, _1, ...  checks: there is a __post_init__."""
+    names = [f"_{k}" for k in range(count)]
+    body = [f"_store(_self, {n!r}, {n})" for n in names] + ["_self.__post_init__()"] * checks
+    made: dict[str, Any] = {}
+    exec(METHODS.format(parameters="".join(f", {n}" for n in names), body="; ".join(body) or "pass", mine="".join(f"_self.{n}, " for n in names),
+                        theirs="".join(f"_other.{n}, " for n in names)), made)
+    return tuple(made["methods"](object.__setattr__))
+
+
+def _renamed(code: CodeType, names: Mapping[str, str]) -> CodeType:
+    """With other names of parameters, attributes and, where they stand as texts, of both."""
+    def other(old: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple([names.get(x, x) if isinstance(x, str) else x for x in old])
+
+    return code.replace(co_varnames=other(code.co_varnames), co_names=other(code.co_names), co_consts=other(code.co_consts))
 
 
 def _refusals(cls: Any, names: tuple[str, ...]) -> Any:

@@ -62,7 +62,32 @@ def derived(dataclass: Decorator) -> list[type]:
     class Further(Derived):
         """Is no dataclass of its own."""
 
-    return [Base, Derived, Further]
+    @dataclass(frozen=True)
+    class Again(Derived):
+        """Says a field anew, and has the default that its base has."""
+
+        b: float  # type: ignore[misc]
+
+    return [Base, Derived, Further, Again]
+
+
+def unlike(dataclass: Decorator) -> list[type]:
+    @dataclass(frozen=True)
+    class Types:
+        """Has types for annotations, where others have texts."""
+
+        __annotations__ = {"a": int, "b": float}
+        b = 2.0
+
+    @dataclass(frozen=True)
+    class Names:
+        """Has names that the compiled text has too, and texts for defaults that are such names."""
+
+        a: str = "_0"
+        _1: int = 1
+        _self_: str = "_self"
+
+    return [Types, Names]
 
 
 def own_methods(dataclass: Decorator) -> list[type]:
@@ -147,7 +172,7 @@ def mixed(dataclass: Decorator) -> list[type]:
     return [Ours, Theirs, Again, dataclasses.make_dataclass("Made", [("d", int, 4)], bases=(Again,), frozen=True, kw_only=True)]
 
 
-KINDS: list[Callable[[Decorator], list[type]]] = [plain, nothing, derived, own_methods, left_alone, mixed]
+KINDS: list[Callable[[Decorator], list[type]]] = [plain, nothing, derived, unlike, own_methods, left_alone, mixed]
 Arguments = list[tuple[tuple[Any, ...], dict[str, Any]]]
 ARGUMENTS: Arguments = [((), {}), ((1,), {}), ((1, "x"), {}), ((), {"a": 1}), ((1,), {"c": 5}), ((NAN,), {}), ((np.float32(2),), {}), ((1, 2, 3, 4, 5), {}), ((1,), {"z": 1})]
 pairs = pytest.mark.parametrize(("ours", "theirs"), [pair for kind in KINDS for pair in zip(kind(rlxpy.frozen.dataclass), kind(dataclasses.dataclass), strict=True)],
@@ -240,6 +265,12 @@ def test_what_the_standard_library_refuses_is_refused() -> None:
     for options in ({"frozen": True}, {}):
         with pytest.raises(ValueError, match="mutable default <class 'list'> for field a is not allowed: use default_factory"):
             make(rlxpy.frozen.dataclass, **options)
+    for dataclass in (rlxpy.frozen.dataclass, dataclasses.dataclass):
+        with pytest.raises(TypeError, match="non-default argument 'b' follows default argument"):
+            @dataclass(frozen=True)
+            class Gap:
+                a: int = 1
+                b: int  # type: ignore[misc]
     with pytest.raises(TypeError, match="cannot inherit non-frozen dataclass from a frozen one"):
         @dataclasses.dataclass
         class Thawed(Loop):  # type: ignore[misc]

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +31,7 @@ class Canonicalise(NotingPass):
     ruleset: RuleSet = CANONICAL
     fold_numel: int = 4096
     name: str = "canonicalise"
-    idempotent: ClassVar[bool] = True
+    idempotent = True
 
     def noted(self, graph: Graph) -> tuple[Graph, tuple[Note, ...]]:
         b = Simplifier(graph.name, self)

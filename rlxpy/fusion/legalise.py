@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from rlxpy.errors import LegaliseError
 from rlxpy.extend.backend import BackendSpec, nothing, remembering
@@ -41,7 +41,7 @@ class Legalise(NotingPass):
 
     spec: BackendSpec
     name: str = "legalise"
-    idempotent: ClassVar[bool] = True
+    idempotent = True
 
     @property
     def inside(self) -> Legalise:
