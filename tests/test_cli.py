@@ -123,17 +123,17 @@ def test_env_notes_unknown_variables_unless_quiet() -> None:
 
 def test_cache_shows_and_clears_only_what_is_rlxpys(clean: Path) -> None:
     assert rlx("cache", "path").stdout == f"{clean}\n"
-    assert {row["part"]: row["nbytes"] for row in told("cache", "ls")} == {"models": 0, "code": 0, "tune": 0}
+    assert {row["part"]: row["nbytes"] for row in told("cache", "ls")} == {"models": 0, "code": 0, "templates": 0, "tune": 0}
     for name in ("models/.scratch-1/half", "code/ab/kernel.so", "models/mine/notes.txt", "mine.txt"):
         (clean / name).parent.mkdir(parents=True, exist_ok=True)
         (clean / name).write_bytes(b"1234567")
-    assert {row["part"]: row["nbytes"] for row in told("cache", "ls")} == {"models": 14, "code": 7, "tune": 0}
+    assert {row["part"]: row["nbytes"] for row in told("cache", "ls")} == {"models": 14, "code": 7, "templates": 0, "tune": 0}
     refused = rlx("cache", "clear", "code")
     assert refused.returncode == 1
     assert "CACHEDIR.TAG" in refused.stderr
     assert (clean / "code/ab/kernel.so").exists()
     (clean / "code/CACHEDIR.TAG").touch()
-    assert told("cache", "clear") == {"freed_nbytes": {"models": 7, "code": 7, "tune": 0}}
+    assert told("cache", "clear") == {"freed_nbytes": {"models": 7, "code": 7, "templates": 0, "tune": 0}}
     assert {str(p.relative_to(clean)) for p in clean.rglob("*") if p.is_file()} == {"models/mine/notes.txt", "mine.txt"}
 
 

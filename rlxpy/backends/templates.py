@@ -21,7 +21,10 @@ def folder() -> Path:
 def _environment(trim: bool = False) -> Any:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    return Environment(loader=FileSystemLoader(folder()), undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True, trim_blocks=trim, auto_reload=False)
+    from rlxpy.backends.template_code import TemplateCode
+
+    return Environment(loader=FileSystemLoader(folder()), undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True, trim_blocks=trim, auto_reload=False,
+                       bytecode_cache=TemplateCode(f"{trim=}"))
 
 
 def render(path: str, **values: Any) -> str:

@@ -18,6 +18,7 @@ cache = group("cache", "Show or empty the cache.")
 class Part(Enum):
     models = "models"
     code = "code"
+    templates = "templates"
     tune = "tune"
 
     @property
