@@ -276,7 +276,7 @@ def test_a_pass_runs_once_in_front_of_whichever_built_in_pass_it_wishes(built_in
 
 def test_the_road_names_the_built_in_passes() -> None:
     assert {p.name for p in passes_known(SPEC)} == set(ROAD)
-    firsts = list(dict.fromkeys(p.name for p in standard(replace(SPEC, fuses=frozenset({"rows", "attention"})))))
+    firsts = list(dict.fromkeys(p.name for p in standard(replace(SPEC, fuses=frozenset({"rows", "attention", "append"})))))
     assert firsts == list(ROAD)
 
 

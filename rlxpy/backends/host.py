@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
@@ -19,11 +19,14 @@ from rlxpy.extend.schema import schema_of
 from rlxpy.ir import refs
 from rlxpy.ir.dims import Sizes
 from rlxpy.ir.dtypes import Array
-from rlxpy.ir.graph import Graph, Node, Ref
+from rlxpy.ir.graph import APPEND, Graph, Node, Ref
 from rlxpy.ir.op import LEAVES, Op
 from rlxpy.ir.row import OpRow
 
 FUSED_KINDS = ("elementwise", "matmul", "gated_mlp", "conv", "reduce", "rows")  # worth making for NumPy
+
+
+ChainStep = tuple[Callable[..., Any], tuple[int, ...], dict[str, Any], tuple[int, ...]]  # a function, slots that it reads, its parameters, slots that it fills
 
 
 def append_rows(ins: Sequence[Array], outs: Sequence[Array], attrs: Mapping[str, Any]) -> None:
@@ -37,6 +40,20 @@ def append_rows(ins: Sequence[Array], outs: Sequence[Array], attrs: Mapping[str,
 
 def run_chain(ins: Sequence[Array], outs: Sequence[Array], attrs: Mapping[str, Any]) -> None:
     program, count = _program(attrs["body"])
+    values = _computed(ins, program, count)
+    for out, r in zip(outs, _result_slots(attrs["body"]), strict=True):
+        out[...] = values[r]
+
+
+def append_chain(ins: Sequence[Array], outs: Sequence[Array], attrs: Mapping[str, Any]) -> None:
+    """A chain that ends in kv_append, whose cache is not copied."""
+    (*program, (_, sources, params, _)), count = _program(attrs["body"])
+    values = _computed(ins, program, count)
+    append_rows([values[i] for i in sources], outs, params)
+
+
+def _computed(ins: Sequence[Array], program: Iterable[ChainStep], count: int) -> list[Any]:
+    """Values by their slots."""
     values: list[Any] = [*ins, *([None] * (count - len(ins)))]
     for f, sources, params, targets in program:
         got = f(*(values[i] for i in sources), **params)
@@ -45,8 +62,7 @@ def run_chain(ins: Sequence[Array], outs: Sequence[Array], attrs: Mapping[str, A
         else:
             for t, a in zip(targets, got, strict=True):
                 values[t] = a
-    for out, r in zip(outs, _result_slots(attrs["body"]), strict=True):
-        out[...] = values[r]
+    return values
 
 
 def _slots(body: Graph) -> dict[Ref, int]:
@@ -59,7 +75,7 @@ def _slots(body: Graph) -> dict[Ref, int]:
 
 
 @lru_cache(maxsize=4096)
-def _program(body: Graph) -> tuple[tuple[tuple[Callable[..., Any], tuple[int, ...], dict[str, Any], tuple[int, ...]], ...], int]:
+def _program(body: Graph) -> tuple[tuple[ChainStep, ...], int]:
     slots = _slots(body)
     steps = tuple((n.row.ref, tuple(slots[r] for r in n.inputs), n.attrs.params(), tuple(slots[r] for r in n.refs)) for n in body if n.op is not Op.INPUT)
     return steps, len(slots)  # type: ignore[return-value]
@@ -164,6 +180,7 @@ SPECIAL = {Op.KV_APPEND: append_rows}
 LIBRARY = KernelLibrary("reference", (
     *(KernelRow(op.text, op, SPECIAL.get(op) or launcher(op.row), doc=op.row.doc) for op in Op if op not in LEAVES and op not in (Op.FUSED, Op.CUSTOM)),
     *(KernelRow(f"fused.{kind}", Op.FUSED, run_chain, kind=kind, doc="the chain, op by op") for kind in (*FUSED_KINDS, "attention")),
+    KernelRow("fused.append", Op.FUSED, append_chain, kind=APPEND, doc="the chain, op by op, into the cache"),
 ), reference=True)
 
 

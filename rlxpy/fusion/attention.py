@@ -61,14 +61,14 @@ def _widens(graph: Graph, r: Ref, attention: Node) -> bool:
 
 def _merging(graph: Graph, attention: Node) -> tuple[Node, ...]:
     """The transpose and reshape that make [b, t, h * e] of the result, if it goes nowhere else."""
-    swap = _only_user(graph, attention)
+    swap = only_user(graph, attention)
     if swap is None or not isinstance(swap.attrs, Perm) or swap.attrs.perm != HEADS_INSIDE:
         return ()
-    merge, (b, h, t, e) = _only_user(graph, swap), attention.type.shape
+    merge, (b, h, t, e) = only_user(graph, swap), attention.type.shape
     return (swap, merge) if merge is not None and merge.op is Op.RESHAPE and merge.type.shape == (b, t, h * e) else ()
 
 
-def _only_user(graph: Graph, node: Node) -> Node | None:
+def only_user(graph: Graph, node: Node) -> Node | None:
     users = graph.users[node.id]
     return graph[users[0]] if len(users) == 1 and node.id not in graph.escaping else None
 

@@ -47,7 +47,7 @@ def _launch(plan: Plan, memory: Mapping[Space, _Owners], step: Step, value: Mapp
         if not plan.places[r].layout.is_contiguous(plan.graph.type(r).shape):
             raise VerifyError(f"plan: {r} is not written in row-major order", where=n.where, why=str(plan.places[r].layout))
         _claim(memory, plan.buffer(r), value[r], plan.places[r].buffer)
-    kept = [r for k, r in enumerate(n.inputs) if k != n.row.inplace or plan.places[r] != plan.places[n.refs[0]]]
+    kept = [r for k, r in enumerate(n.inputs) if k != n.inplace or plan.places[r] != plan.places[n.refs[0]]]
     for r in (*kept, *n.refs):
         _read(plan, memory, r, value, n)
     if step.scratch >= 0 and _owners(memory, plan.buffers[step.scratch], step.scratch) != {SCRATCH}:

@@ -10,6 +10,7 @@ from rlxpy.errors import FusionError, HookMismatch, InputError, LegaliseError, R
 from rlxpy.extend.backend import BackendSpec
 from rlxpy.extend.passes import Note, NotingPass, Pass, Watch, passes_along, registered_passes
 from rlxpy.frozen import dataclass
+from rlxpy.fusion.append import FuseAppend
 from rlxpy.fusion.attention import FuseAttention
 from rlxpy.fusion.canonicalise import Canonicalise
 from rlxpy.fusion.chains import FuseChains
@@ -18,7 +19,7 @@ from rlxpy.fusion.legalise import Legalise, LowerExtensions
 from rlxpy.fusion.rebuild import rebuild
 from rlxpy.fusion.regions import Fuse
 from rlxpy.ir.builder import Builder, Value
-from rlxpy.ir.graph import Graph, Node, Ref
+from rlxpy.ir.graph import APPEND, Graph, Node, Ref
 from rlxpy.ir.op import CONTROL
 from rlxpy.ir.types import TensorType
 from rlxpy.ir.verify import verify
@@ -81,8 +82,9 @@ def standard(spec: BackendSpec, *, optimise: bool = True) -> tuple[Pass, ...]:
     apart = spec.apart if spec.guests or spec.kernels.forced else None
     # legalise once more after composites: one that the backend refuses must be plain ops again before they fuse
     chains = FuseChains(spec)  # as they were written, before anything is rewritten
-    road: tuple[Pass, ...] = (*((chains,) if chains.rows else ()), tidy, LowerExtensions(spec), legal, tidy, FindComposites(), legal, tidy, FuseAttention(apart), Fuse(spec.fuses, apart))
-    idle = {name for name, has_work in (("fuse-attention", "attention" in spec.fuses), ("fuse", bool(spec.fuses))) if not has_work}
+    road: tuple[Pass, ...] = (*((chains,) if chains.rows else ()), tidy, LowerExtensions(spec), legal, tidy, FindComposites(), legal, tidy, FuseAttention(apart), FuseAppend(apart),
+                              Fuse(spec.fuses, apart))
+    idle = {name for name, has_work in (("fuse-attention", "attention" in spec.fuses), ("fuse-append", APPEND in spec.fuses), ("fuse", bool(spec.fuses))) if not has_work}
     *early, late = passes_along([p.name for p in road])
     return (*(p for mine, built_in in zip(early, road, strict=True) for p in (*mine, built_in) if p.name not in idle), *late, legal)
 
@@ -186,7 +188,7 @@ def _listed(signature: Signature) -> str:
     return ", ".join(f"{name!r}: {t}" for name, t in signature) or "none"
 
 
-BUILT_IN: tuple[Pass, ...] = (Canonicalise(), FindComposites(), FuseAttention(), Fuse())
+BUILT_IN: tuple[Pass, ...] = (Canonicalise(), FindComposites(), FuseAttention(), FuseAppend(), Fuse())
 
 
 def passes_known(spec: BackendSpec) -> tuple[Pass, ...]:

@@ -147,7 +147,7 @@ class _Layouter:
         return True
 
     def result(self, n: Node) -> None:
-        taken = n.row.inplace
+        taken = n.inplace
         if taken is not None and self._may_take_over(n, n.inputs[taken]):
             self._share(n.refs[0], self.places[n.inputs[taken]])
             return

@@ -16,6 +16,8 @@ from rlxpy.ir.place import Loc
 from rlxpy.ir.row import OpRow
 from rlxpy.ir.types import TensorType, bind
 
+APPEND = "append"  # the kind of a fused node whose chain ends in kv_append: its first input is the cache
+
 
 class Ref(NamedTuple):
     """One output of one node."""
@@ -79,6 +81,19 @@ class Node:
     @property
     def refs(self) -> tuple[Ref, ...]:
         return refs_of(self.id, len(self.types))
+
+    @property
+    def inplace(self) -> int | None:
+        """The input whose memory the result takes over when nothing else reads it."""
+        return 0 if self.op is Op.FUSED and self.kind == APPEND else self.row.inplace
+
+
+def root(graph: Graph, node: Node) -> tuple[Graph, Node]:
+    """The op that gives a node's first result, and the graph it stands in: of a fused node its chain."""
+    if node.op is not Op.FUSED:
+        return graph, node
+    body: Graph = node.attrs.body  # type: ignore[attr-defined]
+    return body, body[body.outputs[0]]
 
 
 @dataclass(frozen=True, eq=True)

@@ -10,7 +10,7 @@ import numpy as np
 from rlxpy.frozen import dataclass
 from rlxpy.ir.dims import Sizes
 from rlxpy.ir.dtypes import Array
-from rlxpy.ir.graph import Graph, Node, Ref
+from rlxpy.ir.graph import Graph, Node, Ref, root
 from rlxpy.ir.layout import Layout
 from rlxpy.ir.op import ELEMENTWISE, LEAVES, Op
 from rlxpy.ir.types import TensorType, bind
@@ -63,7 +63,7 @@ FLOPS: dict[str, Callable[[Node, Shapes, tuple[int, ...]], int]] = {
     "dequantize": lambda n, ins, out: 2 * prod(out),
 }
 # of these, only the rows that the result holds are read; the operand at the position named
-PICKS = {"gather": 0, "take_along": 0, "kv_append": 0}
+PICKS = {"gather": 0, "take_along": 0}
 
 
 def cost(graph: Graph, node: Node, sizes: Sizes, layouts: dict[Ref, Layout] | None = None, spans: Array | None = None) -> Cost:
@@ -73,8 +73,10 @@ def cost(graph: Graph, node: Node, sizes: Sizes, layouts: dict[Ref, Layout] | No
     outs = [bind(t.shape, sizes) for t in node.types]
     read = [_read(node, k, graph.type(r), shape, outs[0], (layouts or {}).get(r)) for k, (r, shape) in enumerate(zip(node.inputs, ins, strict=True))]
     written = [_nbytes(t, shape) for t, shape in zip(node.types, outs, strict=True)]
-    if node.op is Op.KV_APPEND:
-        written = [_nbytes(graph.type(node.inputs[1]), ins[1])]
+    inside, last = root(graph, node)
+    if last.op is Op.KV_APPEND:
+        rows = inside.type(last.inputs[1])
+        written = [_nbytes(rows, bind(rows.shape, sizes))]
     return Cost(_flops(graph, node, sizes, spans), sum(read) + sum(written))
 
 
@@ -97,8 +99,10 @@ def _nbytes(t: TensorType, shape: tuple[int, ...]) -> int:
 
 
 def _read(node: Node, position: int, t: TensorType, shape: tuple[int, ...], out: tuple[int, ...], layout: Any) -> int:
+    if node.inplace == position:
+        return 0
     if PICKS.get(node.op.text) == position:
-        return 0 if node.op is Op.KV_APPEND else _nbytes(t, out)
+        return _nbytes(t, out)
     if layout is not None:
         shape = tuple(d for d, s in zip(shape, layout.strides, strict=True) if s != 0)
     return _nbytes(t, shape)

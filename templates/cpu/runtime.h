@@ -298,7 +298,7 @@ typedef struct { char *where; i64 nbytes; } rlx_note;
 
 static RLX_UNUSED void rlx_keep(const i64 *size, void *where, i64 nbytes) {
   rlx_tail *const tail = rlx_tail_of(size);
-  if (!tail->log) return;
+  if (!tail->log || nbytes == 0) return;
   const i64 room = (nbytes + 15) / 16 * 16;
   char *const to = tail->log + __atomic_fetch_add(&tail->used, room + (i64)sizeof(rlx_note), __ATOMIC_RELAXED);
   __builtin_memcpy(to, where, (u64)nbytes);

@@ -18,6 +18,7 @@ from rlxpy.extend.kernels import KernelSearchPath
 from rlxpy.extend.plan import Plan, Step
 from rlxpy.frozen import dataclass
 from rlxpy.ir.dtypes import Array
+from rlxpy.ir.graph import APPEND
 
 if TYPE_CHECKING:
     from rlxpy.backends.cpu.execute import Library
@@ -33,7 +34,7 @@ def _spec(isa: Isa, compiler: str) -> BackendSpec:
 
     kernels = KernelSearchPath((library(isa),))
     facts = {"isa": isa.name, "features": tuple(sorted(isa.features)), "processor": processor(), "compiler": compiler}
-    return BackendSpec(Device("cpu"), kernels, refusal, fuses=frozenset({*FUSED_KINDS, "attention"}), host=KernelSearchPath((LIBRARY,)), staged=extension_row, extensions=own_kernel,
+    return BackendSpec(Device("cpu"), kernels, refusal, fuses=frozenset({*FUSED_KINDS, "attention", APPEND}), host=KernelSearchPath((LIBRARY,)), staged=extension_row, extensions=own_kernel,
                        facts=facts, domain="cpu", bands=True)
 
 

@@ -1,7 +1,7 @@
 """The kernel that rounds rows to the nearest codes of an encoding: group by group, as rlxpy/ir/quantize.py does, byte for byte."""
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from rlxpy.backends.cpu import ctext, scalar
@@ -35,8 +35,8 @@ def emit(site: Site) -> Kernel:
     rows, per_task = ctext.dim(product(lead)), max(1, TASK_NUMEL // max(1, width))
     *outer, step = x.layout.strides
     lines = [f"const i64 last = rlx_least(t1*{per_task}, {rows});", f"for (i64 r = t0*{per_task}; r < last; r++) {{", *indent(unravel(tuple(lead))),
-             f"  const {x.c} *p = x0 + {ctext.walk(tuple(outer), tuple(f'i{k}' for k in range(len(lead))))};", f"  for (i64 k = 0; k < {groups(e, width)}; k++) {{",
-             *indent(group(site, lambda i: scalar.load(x.dtype, f"p[({i})*{ctext.dim(step)}]")), 2), "  }", "}"]
+             f"  const {x.c} *p = x0 + {ctext.walk(tuple(outer), tuple(f'i{k}' for k in range(len(lead))))};",
+             *indent(row(e, width, starts(site), lambda i: scalar.load(x.dtype, f"p[({i})*{ctext.dim(step)}]"))), "}"]
     return Kernel(params(site.ins, *site.outs), "\n".join(lines), arguments(site.ins, *site.outs), f"rlx_ceil_quotient({rows}, {per_task})", symbols_used(site))
 
 
@@ -50,18 +50,27 @@ def groups(e: Encoding, width: int) -> int:
     return -(-width // size) if size else min(width, 1)
 
 
-def group(site: Site, element: Callable[[str], str]) -> list[str]:
-    """C that writes group k of row r.  element: C of the row's value at an index."""
-    e, width = encoding_of(site), int(site.ins[0].shape[-1])
+def starts(site: Site) -> list[str]:
+    """C for where row r of each plane begins."""
+    names = ["y"] if len(site.outs) == 1 else [f"y{k}" for k in range(len(site.outs))]
+    return [f"(u8 *){name} + r*{p.row_nbytes(int(site.ins[0].shape[-1]))}" for name, p in zip(names, encoding_of(site).stored, strict=True)]
+
+
+def row(e: Encoding, width: int, starts: Sequence[str], element: Callable[[str], str]) -> list[str]:
+    """C that writes a row, all of its groups."""
+    return [f"for (i64 k = 0; k < {groups(e, width)}; k++) {{", *indent(group(e, width, starts, element)), "}"]
+
+
+def group(e: Encoding, width: int, starts: Sequence[str], element: Callable[[str], str]) -> list[str]:
+    """C that writes group k of a row.  starts: C for where the row of each plane begins; element: C of the row's value at an index."""
     size = max(1, e.share(e.scales[0]) or width)
     kept, whole = size <= AT_ONCE, width % size == 0
     read = "(f32)" + element(f"k*{size} + j" if whole else f"rlx_least(k*{size} + j, {width - 1})")  # the last value stands for those behind it
     value = "v[j]" if kept else read
-    names = ["y"] if len(site.outs) == 1 else [f"y{k}" for k in range(len(site.outs))]
 
     def records(plane: int, filled: list[str], number: str = "k") -> list[str]:
         p = e.stored[plane]
-        start, at = f"(u8 *){names[plane]} + r*{p.row_nbytes(width)}", f"const i64 at = ({number})*{p.record_nbytes};"
+        start, at = starts[plane], f"const i64 at = ({number})*{p.record_nbytes};"
         if whole and width % max(p.record_columns, 1) == 0:
             return [at, f"u8 *o = {start} + at;", *([f"for (int b = 0; b < {p.record_nbytes}; b++) o[b] = 0;"] if any("|=" in line for line in filled) else []), *filled]
         return [at, f"u8 o[{p.record_nbytes}] = {{0}};", *filled, f"for (i64 b = 0; b < {p.record_nbytes} && at + b < {p.row_nbytes(width)}; b++) ({start})[at + b] = o[b];"]

@@ -26,7 +26,7 @@ from rlxpy.extend.plan import Plan, Space, Step
 from rlxpy.frozen import dataclass
 from rlxpy.ir.dims import Sizes, symbols, upper
 from rlxpy.ir.dtypes import Array
-from rlxpy.ir.graph import Node, Ref
+from rlxpy.ir.graph import Graph, Node, Ref, root
 from rlxpy.ir.op import Op
 
 KEPT_SIZES = 64
@@ -128,7 +128,7 @@ class CpuGraph:
         self._bound: dict[tuple[int, ...], _Bound] = {}
         self._mentioned: dict[Ref, tuple[str, ...]] = {}
         self._spots: dict[tuple[Any, ...], Spot] = {}
-        self._log_nbytes = sum(_undo_nbytes(plan, s.node) for s in plan.steps if s.node.op is Op.KV_APPEND) if program.undoes else 0
+        self._log_nbytes = sum(_undo_nbytes(plan.graph, s.node) for s in plan.steps) if program.undoes else 0
         longest = max((s.hi - s.lo for s in program.segments), default=0)
         self._shape = 1 << longest.bit_length(), len(program.symbols), len(program.lent)
         self._results = results(plan)
@@ -288,9 +288,12 @@ def functions(library: Path, more: Sequence[str] = ()) -> tuple[Any, ...]:
     return found
 
 
-def _undo_nbytes(plan: Plan, append: Node) -> int:
-    """The most that the undo log takes for the rows of one kv_append."""
-    rows = plan.graph.type(append.inputs[1])
+def _undo_nbytes(graph: Graph, node: Node) -> int:
+    """The most that the undo log takes for the rows that a node appends."""
+    inside, last = root(graph, node)
+    if last.op is not Op.KV_APPEND:
+        return 0
+    rows = inside.type(last.inputs[1])
     return upper(rows.numel) * (rows.dtype.nbytes + NOTE_NBYTES)
 
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 
 from rlxpy.backends.cpu import ctext, scalar
 from rlxpy.backends.cpu.elementwise import arguments, indent, params, unravel
-from rlxpy.backends.cpu.kernel import Kernel, Operand, Site, symbols_used
+from rlxpy.backends.cpu.kernel import NODE, Kernel, Operand, Site, symbols_used
 from rlxpy.backends.cpu.loops import TASK_NUMEL, nest, tasks
-from rlxpy.backends.cpu.movement import NODE, run
+from rlxpy.backends.cpu.movement import run
 from rlxpy.ir.dims import Dim, Shape, product, upper
 from rlxpy.ir.graph import Graph, Node
 from rlxpy.ir.layout import row_major

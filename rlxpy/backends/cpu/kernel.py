@@ -72,6 +72,8 @@ class Kernel:
     needs: tuple[str, ...] = ()  # C functions that it calls; a unit has each text once, in the order of first need
 
 
+NODE = "i64 node"  # the parameter that says which node to name when an index is out of range
+
 Emitter = Callable[[Site], Kernel | tuple[Kernel, ...]]  # several: stages, each begun when the one before is done
 
 

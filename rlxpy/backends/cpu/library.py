@@ -10,6 +10,7 @@ from rlxpy.backends.cpu import (
     amx_attention,
     amx_int8,
     amx_packed,
+    append,
     attention,
     blocks,
     columns,
@@ -33,6 +34,7 @@ from rlxpy.backends.cpu import (
 from rlxpy.backends.cpu.isa import Isa
 from rlxpy.extend.kernels import Constraint, KernelLibrary, KernelRow
 from rlxpy.ir.dtypes import DType
+from rlxpy.ir.graph import APPEND
 from rlxpy.ir.op import ELEMENTWISE, Op
 
 REAL = tuple(d.text for d in DType if not d.is_complex)
@@ -96,7 +98,8 @@ def library(isa: Isa) -> KernelLibrary:
         *(KernelRow(op.text, op, order.emit_arg, doc="candidates side by side") for op in (Op.ARGMAX, Op.ARGMIN)),
         KernelRow("cumsum", Op.CUMSUM, order.emit_cumsum, scratch_nbytes=order.cumsum_scratch, doc="neighbouring lines at a time, long ones in blocks"),
         *(KernelRow(op.text, op, order.emit_sort, scratch_nbytes=order.sort_scratch, doc="by the digits of a key") for op in (Op.SORT, Op.TOP_K)),
-        KernelRow("kv_append", Op.KV_APPEND, movement.emit_append),
+        KernelRow("kv_append", Op.KV_APPEND, append.emit),
+        KernelRow("fused.append", Op.FUSED, append.emit, kind=APPEND, constraints=(Constraint("body.encodings", "WITHIN", encode.WRITTEN),), doc="rows turned and rounded on their way into the cache"),
         KernelRow("iota", Op.IOTA, movement.emit_iota),
         KernelRow("size", Op.SIZE, movement.emit_size),
         *(KernelRow(op.text, op, fourier.emit, constraints=(Constraint("in0.shape[axis]", "IN", range(1, fourier.LONGEST + 1)),), scratch_nbytes=fourier.scratch_nbytes,

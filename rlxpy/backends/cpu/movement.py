@@ -1,4 +1,4 @@
-"""Kernels that move values: copies, concat, pad, kv_append, iota, sizes."""
+"""Kernels that move values: copies, concat, pad, iota, sizes."""
 from __future__ import annotations
 
 from dataclasses import replace
@@ -12,11 +12,10 @@ from rlxpy.backends.cpu.kernel import Kernel, Operand, Site, symbols_used
 from rlxpy.backends.cpu.loops import TASK_NUMEL, Nest, nest, tasks
 from rlxpy.backends.cpu.scalar import store
 from rlxpy.backends.templates import render
-from rlxpy.ir.dims import Dim, Shape, lower, product, upper
+from rlxpy.ir.dims import Dim, Shape, product
 from rlxpy.ir.layout import Layout, ViewArgs, row_major
 from rlxpy.ir.types import TensorType
 
-NODE = "i64 node"  # which node to name when an index is out of range
 TILE = 16          # elements of one cache line, or a few
 
 
@@ -116,34 +115,6 @@ def emit_pad(site: Site) -> tuple[Kernel, ...]:
     filled = Kernel(params((), out), f"const i64 j1 = rlx_least(t1*{TASK_NUMEL}, {n});\nRLX_SIMD\nfor (i64 j = t0*{TASK_NUMEL}; j < j1; j++) y[j] = {fill};",
                     arguments((), out), f"rlx_ceil_quotient({n}, {TASK_NUMEL})", frozenset(ctext.names(*out.shape)))
     return filled, copy(x, part(out, x.shape, out.layout.strides, offset))
-
-
-def emit_append(site: Site) -> Kernel:
-    """New rows into the cache at a position; the rest is already there when the plan gave the cache's own memory.  Only what outlives the
-    run can be put back."""
-    (cache, new, at), out = site.ins, site.out
-    axis = site.node.attrs.axis % len(cache.shape)  # type: ignore[attr-defined]
-    room, count = cache.shape[axis], new.shape[axis]
-    fits = at.size is not None and lower(at.size) >= 0 and upper(at.size) + upper(count) <= lower(room)  # whatever the sizes
-    walks, rest = (nest(o.shape, (o.layout.strides, out.layout.strides)) for o in (new, cache))
-    kept = _keep(out, new.shape) if "(state +" in out.pointer else []
-    refused = f"if (at < 0 || at > {ctext.dim(room)} - {ctext.dim(count)}) {{ rlx_fail(size, node, at, {ctext.dim(room)}); return; }}"
-    lines = ["if (t0 > 0) return;", "const i64 at = (i64)x2[0];", *(["(void)node;"] if fits else [refused]), *(["if (rlx_failed(size)) return;"] if kept else []),
-             f"if ((const void *)y != (const void *)x0) for (i64 r = 0; r < {ctext.dim(product(rest.outer))}; r++) {{", *indent(unravel(rest.outer)),
-             f"  const {cache.c} *p = x0 + {rest.offset(0)}; {out.c} *q = y + {rest.offset(1)};", *indent(run("q", "p", ctext.dim(rest.inner), rest, out)), "}",
-             f"y += at*{ctext.dim(out.layout.strides[axis])};", *kept, f"for (i64 r = 0; r < {ctext.dim(product(walks.outer))}; r++) {{", *indent(unravel(walks.outer)),
-             f"  const {new.c} *p = x1 + {walks.offset(0)}; {out.c} *q = y + {walks.offset(1)};", *indent(run("q", "p", ctext.dim(walks.inner), walks, out)), "}"]
-    names = tuple(p.replace("restrict ", "") for p in params(site.ins, out))  # the cache and the result are one memory
-    return Kernel((*names, NODE), "\n".join(lines), (*arguments(site.ins, out), str(site.node.id)), "1", symbols_used(site))
-
-
-def _keep(out: Operand, shape: Shape) -> list[str]:
-    """Note the rows that are about to go, for a run that fails later.  Each walk is over consecutive elements."""
-    walks = nest(shape, (out.layout.strides,))
-    if walks.strides[0][-1] != 1:
-        walks = Nest((*walks.sizes, 1), ((*walks.strides[0], 1),))
-    return [f"for (i64 r = 0; r < {ctext.dim(product(walks.outer))}; r++) {{", *indent(unravel(walks.outer)),
-            f"  rlx_keep(size, y + {walks.offset(0)}, {ctext.dim(walks.inner)}*(i64)sizeof *y);", "}"]
 
 
 def emit_iota(site: Site) -> Kernel:

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from rlxpy.backends.cpu import ctext, scalar
 from rlxpy.backends.cpu.elementwise import unravel
-from rlxpy.backends.cpu.encode import WRITTEN as WRITTEN, encoding_of, group, groups
+from rlxpy.backends.cpu.encode import WRITTEN as WRITTEN, encoding_of, group, groups, starts
 from rlxpy.backends.gpu.elementwise import each
 from rlxpy.backends.gpu.kernel import Kernel, Site
 from rlxpy.ir.dims import product
@@ -16,4 +16,4 @@ def emit(site: Site) -> Kernel:
     *outer, step = x.layout.strides
     return each(site, product(lead) * count, [
         f"const i64 r = t / {count}, k = t % {count};", *unravel(tuple(lead)), f"const {x.c} *p = x0 + {ctext.walk(tuple(outer), tuple(f'i{k}' for k in range(len(lead))))};",
-        *group(site, lambda i: scalar.load(x.dtype, f"p[({i})*{ctext.dim(step)}]"))])
+        *group(encoding_of(site), width, starts(site), lambda i: scalar.load(x.dtype, f"p[({i})*{ctext.dim(step)}]"))])
