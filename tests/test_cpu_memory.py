@@ -14,10 +14,11 @@ from rlxpy import Builder, CompileOptions, compile, settings, sym
 from rlxpy.backends.cpu.compilers import find_compiler
 from rlxpy.backends.cpu.lanes import Lanes
 from rlxpy.backends.cpu.packing import CHUNK_NBYTES, LEAST_CHUNK_NBYTES, Packed, Panels, pack
-from rlxpy.backends.memory import release, zero_pages
+from rlxpy.backends.memory import zero_pages
 from rlxpy.compiler.compiled import CompiledGraph
 from rlxpy.ir.dtypes import Array, DType
 from rlxpy.ir.encoding import encoding
+from rlxpy.pages import release, trim
 
 reason = find_compiler()
 compiled = pytest.mark.skipif(isinstance(reason, str), reason=f"the cpu backend did not run: {reason}")
@@ -114,6 +115,14 @@ def test_what_no_file_would_give_back_stays(tmp_path: Path) -> None:
         release(a)
         release(a[::2])
         assert (a == 5).all()
+
+
+def test_freed_memory_goes_back_and_used_memory_stays() -> None:
+    kept = [np.full(1024, i) for i in range(2000)]
+    del kept[::2]
+    for _ in range(2):
+        trim()
+    assert all((a == i).all() for a, i in zip(kept, range(1, 2000, 2), strict=True))
 
 
 # ---- packed weights

@@ -18,7 +18,7 @@ from rlxpy.errors import BuildError, InputError, LoadError, RlxError
 from rlxpy.flow.core import ModelFlow
 from rlxpy.flow.ctx import FlowCtx
 from rlxpy.flow.families import DECODERS, ENCODERS, BertConfig, LlamaConfig, bert, check_supported, joined_bert, llama
-from rlxpy.flow.weights import huggingface_view, model_config, open_weights, save_safetensors
+from rlxpy.flow.weights import as_stored, huggingface_view, model_config, open_weights, save_safetensors
 from rlxpy.generate.opened import open_model
 from rlxpy.ir.builder import Value
 from rlxpy.ir.dims import sym
@@ -193,10 +193,10 @@ def test_gguf_and_folder_give_the_same_logits(changes: dict[str, Any], tmp_path:
     weights = decoder_weights(config)
     folder = open_weights(write_folder(tmp_path / "one", config, weights))
     shards = open_weights(write_folder(tmp_path / "three", config, weights, shards=3))
-    stored = huggingface_view(open_weights(write_model_gguf(tmp_path / "a.gguf", config, weights)))
+    stored = open_weights(write_model_gguf(tmp_path / "a.gguf", config, weights))
     wanted = decoder_oracle(config, weights, TOKENS)
-    for source in (folder, shards, stored):
-        found = LlamaConfig.of(model_config(source))
+    for source, settings in (*((s, model_config(s)) for s in (folder, shards, huggingface_view(stored))), as_stored(stored)):
+        found = LlamaConfig.of(settings)
         model = llama(found, every=True, chunk=11).build(source)
         near(fed(rlxpy.compile(model.graph, model.params), TOKENS, always(11)), wanted)
 

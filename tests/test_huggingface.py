@@ -12,7 +12,7 @@ from gguf.tensor_mapping import get_tensor_name_map
 from weights_samples import is_mapped, write_gguf
 
 from rlxpy.errors import LoadError
-from rlxpy.flow.weights import huggingface_view, model_config, open_weights, unpermute_rope_rows
+from rlxpy.flow.weights import as_stored, huggingface_view, model_config, open_weights, unpermute_rope_rows
 from rlxpy.ir.dtypes import Array
 from rlxpy.ir.quantize import quantize
 
@@ -113,6 +113,20 @@ def test_a_gguf_model_gets_its_tensors_back(architecture: str, model: Callable[.
         copied = architecture == "llama" and name.endswith(("q_proj.weight", "k_proj.weight"))
         assert is_mapped(view[name].array()) is not copied
     assert model_config(view) == model_config(open_weights(path))
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3", "bert"])
+def test_a_gguf_models_tensors_as_they_lie(architecture: str, model: Callable[..., tuple[Path, dict[str, Array]]]) -> None:
+    """No row is copied: the configuration says in which order they are."""
+    path, original = model(architecture)
+    view, config = as_stored(open_weights(path))
+    assert set(view.names()) == set(original)
+    assert all(is_mapped(view[name].array()) for name in original)
+    assert config == model_config(open_weights(path)) | {"rope_style": "interleaved" if architecture == "llama" else "half"}
+    for name, array in original.items():
+        turned = architecture == "llama" and name.endswith(("q_proj.weight", "k_proj.weight"))
+        heads = config["num_key_value_heads" if "k_proj" in name else "num_attention_heads"]
+        assert np.array_equal(view[name].array(), pairs(array, heads) if turned else array), name
 
 
 def test_packed_rows_move_whole(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ VAGUE = {"common", "helper", "helpers", "misc", "util", "utils"}
 
 # Lowest first.  A layer imports only from those before its own; neighbours on one row never import one another.
 ORDER = (
-    {"errors", "exports", "frozen"},
+    {"errors", "exports", "frozen", "pages"},
     {"settings", "installed"},
     {"notes"},
     {"plugins"},

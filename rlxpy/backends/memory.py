@@ -32,21 +32,6 @@ def zero_pages(nbytes: int, dtype: Any) -> Array:
     return np.frombuffer(mmap.mmap(-1, max(nbytes, 1), **private), dtype)[:nbytes]
 
 
-def release(array: Array) -> None:
-    """Let the system have back the whole pages of a file mapped for reading that hold an array; to read it is to fetch them again.  Other memory stays."""
-    base: Any = array
-    read = False
-    while isinstance(base, np.ndarray):
-        read = read or (isinstance(base, np.memmap) and base.mode == "r")  # only such pages are what the file says
-        base = base.base
-    if not read or not isinstance(base, mmap.mmap) or not array.flags.c_contiguous or not hasattr(mmap, "MADV_DONTNEED"):
-        return
-    start = array.ctypes.data - np.frombuffer(base, np.uint8).ctypes.data
-    first, last = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, (start + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
-    if first < last:
-        base.madvise(mmap.MADV_DONTNEED, first, last - first)
-
-
 def space_bytes(plan: Plan, space: Space, make: Callable[..., Array] = np.empty) -> Array:
     """Memory of one space.  Raises InputError when the largest sizes need more than there is."""
     try:

@@ -86,7 +86,7 @@ class Conversation:
             part = ids[lo:lo + g.chunk]
             logits = g.graph.run(np.array([part], np.int64), sizes={"P": len(self.ids)}, state=self._state)
             self.ids += part
-        return np.asarray(logits[0, :g.tokenizer.vocab_size])  # some models pad the vocabulary with rows that mean nothing
+        return np.asarray(logits[0, :g.vocab_size])  # some models pad the vocabulary with rows that mean nothing
 
     def rewind(self, ids: Sequence[int]) -> None:
         """Forget what does not begin as `ids` does: what follows is written over it."""
@@ -99,6 +99,7 @@ class Generator:
 
     def __init__(self, graph: CompiledGraph, config: LlamaConfig, tokenizer: Tokenizer, *, context: int, chunk: int) -> None:
         self.graph, self.config, self.tokenizer, self.context, self.chunk = graph, config, tokenizer, context, chunk
+        self.vocab_size = tokenizer.vocab_size  # asked for before weights are laid out: to find it takes a copy of the vocabulary
 
     @classmethod
     def load(cls, path: str | Path, *, device: str | Sequence[str] | None = None, context: int | None = None, chunk: int | None = None,

@@ -11,7 +11,7 @@ from rlxpy.compiler.options import WEIGHTS, CompileOptions
 from rlxpy.errors import InputError, LoadError, nearest
 from rlxpy.flow.core import BuiltModel
 from rlxpy.flow.families import check_supported
-from rlxpy.flow.weights import Rounded, WeightSource, huggingface_view, model_config, open_weights
+from rlxpy.flow.weights import Rounded, WeightSource, as_stored, model_config, open_weights
 from rlxpy.frozen import dataclass
 from rlxpy.generate.tokenizer import Tokenizer
 from rlxpy.ir.encoding import ENCODINGS, registered_encodings
@@ -41,7 +41,8 @@ def open_model(path: Path, wanted: tuple[str, ...]) -> OpenedModel:
     config = model_config(source)
     check_supported(config, wanted, str(path))
     if "general.architecture" in source.metadata:
-        return OpenedModel(path, config, huggingface_view(source), Tokenizer.from_gguf(source.metadata))
+        weights, config = as_stored(source)
+        return OpenedModel(path, config, weights, Tokenizer.from_gguf(source.metadata))
     return OpenedModel(path, config, source, Tokenizer.from_folder(path))
 
 

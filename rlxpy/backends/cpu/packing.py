@@ -7,12 +7,14 @@ from typing import Protocol
 import numpy as np
 
 from rlxpy.backends.cpu import ctext
-from rlxpy.backends.memory import ALIGN_NBYTES, aligned_bytes, release
+from rlxpy.backends.memory import ALIGN_NBYTES, aligned_bytes
 from rlxpy.frozen import dataclass
 from rlxpy.ir.dtypes import Array, DType
+from rlxpy.pages import release, trim
 
 CHUNK_NBYTES = 32 << 20       # weights that a step reads one after the other lie together, where NumPy asks for huge pages:
 LEAST_CHUNK_NBYTES = 4 << 20  # which it does from here on; they save a third of the time that reading takes
+LARGE_NBYTES = CHUNK_NBYTES // 4
 Take = Callable[[int], Array]  # nbytes to u8 [nbytes] of memory to write to
 
 
@@ -68,13 +70,15 @@ class Panels:
 def pack(arrays: Mapping[int, Array], packs: Sequence[Packed], kept: Sequence[Array | None]) -> tuple[Array, ...]:
     """Each of the weights `packs` of the param buffers `arrays` in its form; what is already `kept` stays.  Pages of a mapped file go back to the system
     when they have been packed: the file gives them again to whoever asks."""
-    room = _Room(sum(arrays[p.buffer].nbytes for p, old in zip(packs, kept, strict=True) if old is None))
-    made = []
-    for p, old in zip(packs, kept, strict=True):
-        made.append(_pack(arrays[p.buffer], p, room.take) if old is None else old)
-        if old is None:
-            release(arrays[p.buffer])
-    return tuple(made)
+    wanted = [i for i, old in enumerate(kept) if old is None]
+    nbytes = {i: arrays[packs[i].buffer].nbytes for i in wanted}
+    room, made = _Room(sum(nbytes.values())), dict(enumerate(kept))
+    for i in sorted(wanted, key=lambda i: nbytes[i] < LARGE_NBYTES):  # large ones first: while one is packed it is there twice, and nothing else is yet
+        made[i] = _pack(arrays[packs[i].buffer], packs[i], room.take)
+        release(arrays[packs[i].buffer])
+    if sum(nbytes.values()) >= LEAST_CHUNK_NBYTES:
+        trim()  # reading the model left a few MB behind
+    return tuple(made[i] for i in range(len(packs)))  # type: ignore[misc]  # all are made
 
 
 def _pack(array: Array, p: Packed, take: Take) -> Array:

@@ -37,6 +37,7 @@ class LlamaConfig:
     windows: tuple[int, ...] = ()  # how many keys each layer sees, the query's own included; 0, or no entry, is all
     rope_scaling: tuple[tuple[str, Any], ...] = ()
     rotary_dim: int = 0
+    rope_style: str = "half"  # "interleaved" where a GGUF file's rows are taken as they lie (weights.as_stored)
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> LlamaConfig:
@@ -49,7 +50,7 @@ class LlamaConfig:
             rms_norm_eps=read.number("rms_norm_eps"), rope_theta=read.number("rope_theta", 10_000.0),
             tie_word_embeddings=read.flag("tie_word_embeddings"), hidden_act=read.text("hidden_act", "silu"),
             windows=_windows(read, layers), rope_scaling=tuple(sorted(read.table("rope_scaling").items())),
-            rotary_dim=int(head_dim * read.number("partial_rotary_factor", 1.0)))
+            rotary_dim=int(head_dim * read.number("partial_rotary_factor", 1.0)), rope_style=read.text("rope_style", "half"))
 
 
 def _windows(read: Settings, layers: int) -> tuple[int, ...]:
@@ -112,7 +113,7 @@ class DecoderLayer:
         position = ctx.iota((h.shape[1],), 0) + ctx.size(past)
         turn = frequencies(c.rotary_dim or c.head_dim, c.rope_theta, dict(c.rope_scaling), ctx.weights)
         freq = None if turn is None else ctx.constant(turn)
-        q, k = (ctx.rope(a, position, freq, theta=c.rope_theta, dims=c.rotary_dim) for a in (q, k))
+        q, k = (ctx.rope(a, position, freq, theta=c.rope_theta, style=c.rope_style, dims=c.rotary_dim) for a in (q, k))
         if self.cache:
             k = ctx.kv_cache(f"{self.name}.k", k, past, self.cache.capacity, self.cache.stored)
             v = ctx.kv_cache(f"{self.name}.v", v, past, self.cache.capacity, self.cache.stored)

@@ -15,6 +15,7 @@ from rlxpy.flow.weights.source import Source, Weight
 from rlxpy.frozen import dataclass
 from rlxpy.ir.dtypes import DType
 from rlxpy.ir.encoding import encoding
+from rlxpy.pages import release
 
 MAGIC = b"GGUF"
 MAX_DIMS = 4            # GGML_MAX_DIMS
@@ -209,6 +210,7 @@ def read_part(path: Path) -> Part:
         tensors[tensor.name] = tensor
     data = c.position + -c.position % alignment
     _check_extents(c, tensors, data)
+    release(file.window(0, min(data, file.size)))  # a vocabulary takes megabytes
     return Part(file, metadata, tensors, data)
 
 

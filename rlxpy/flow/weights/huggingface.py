@@ -4,6 +4,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from rlxpy.errors import LoadError
 from rlxpy.flow.weights.config import model_config
@@ -21,14 +22,16 @@ def huggingface_view(source: WeightSource) -> Renamed:
     family = family_of(source)
     config = model_config(source)
     heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
-    mapping: dict[str, str] = {}
-    changed: dict[str, Callable[[Array], Array]] = {}
-    for old in source.names():
-        new, stem = _renamed(old, family)
-        mapping[new] = old
-        if stem in family.permuted:
-            changed[new] = partial(unpermute_rope_rows, heads=heads[stem])
-    return Renamed(source, mapping, changed)
+    names = {old: _renamed(old, family) for old in source.names()}
+    changed: dict[str, Callable[[Array], Array]] = {new: partial(unpermute_rope_rows, heads=heads[stem]) for new, stem in names.values() if stem in family.permuted}
+    return Renamed(source, {new: old for old, (new, _) in names.items()}, changed)
+
+
+def as_stored(source: WeightSource) -> tuple[Renamed, dict[str, Any]]:
+    """A GGUF source under the same names with every row where the file has it, so that none is copied, and the configuration, which then says how
+    the channels of a head pair up: "rope_style" is Rope's.  Raises what `huggingface_view` raises."""
+    view = huggingface_view(source)
+    return Renamed(source, view.mapping), model_config(source) | {"rope_style": "interleaved" if view.changed else "half"}
 
 
 def _renamed(old: str, family: Family) -> tuple[str, str]:
