@@ -1,6 +1,7 @@
 """The workers of the cpu backend: how many there may be, and that results never depend on who came to help."""
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,10 @@ import pytest
 
 from rlxpy import Builder, compile, sym
 from rlxpy.backends.cpu import threads
+from rlxpy.backends.cpu.build import build, prelude
 from rlxpy.backends.cpu.compilers import find_compiler
+from rlxpy.backends.cpu.isa import detect
+from rlxpy.backends.templates import read
 from rlxpy.errors import InputError
 
 reason = find_compiler()
@@ -86,3 +90,61 @@ def test_results_do_not_depend_on_threads_callers_or_graphs() -> None:
         threads.set_threads(count)
         with ThreadPoolExecutor(len(given)) as pool:
             list(pool.map(work, range(len(given))))
+
+
+SHARING = "\n".join([prelude(), "enum { RLX_SYMBOLS = 0 };", read("cpu/runtime.h")]) + """
+static i64 seen, *notes;
+static i64 note(const rlx_pool *pool, i64 tasks, i64 t0, i64 t1) {  /* step number n has n tasks */
+  (void)pool;
+  if (t0 < 0) return tasks;
+  for (i64 t = t0; t < t1; t++) notes[__atomic_fetch_add(&seen, 1, __ATOMIC_RELAXED)] = t;
+  return 0;
+}
+static void walk(rlx_pool *pool, i64 step) { (void)pool; (void)step; }
+static void steps(rlx_pool *pool, i64 first, i64 thread) { rlx_share(pool, first, thread, note, walk); }
+
+/* A step as thread `thread` of 1 + workers goes through it while the others are late. */
+RLX_EXPORT void alone(i64 tasks, i64 workers, i64 thread, i64 *out) {
+  struct { rlx_pool pool; rlx_counter counter; } run = {0};
+  seen = 0, notes = out;
+  run.pool.workers_count = workers, run.pool.threads = 2, run.pool.lo = tasks, run.pool.hi = tasks + 1;
+  steps(&run.pool, tasks, thread);
+}
+/* The same step with whoever is there. */
+RLX_EXPORT void together(i64 tasks, i64 workers, void *crew, i64 *out) {
+  static struct { rlx_pool pool; rlx_counter counter; } run;
+  while (__atomic_load_n(&run.pool.users, __ATOMIC_ACQUIRE)) {}
+  seen = 0, notes = out;
+  run.pool.workers = crew, run.pool.workers_count = workers, run.pool.lo = tasks, run.pool.hi = tasks + 1;
+  rlx_lead(&run.pool, steps);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def sharing() -> Any:
+    if isinstance(reason, str):
+        pytest.skip(f"nothing was compiled: {reason}")
+    made = ctypes.CDLL(str(build(SHARING, detect(), reason)))
+    made.alone.argtypes = (*[ctypes.c_int64] * 3, ctypes.c_void_p)
+    made.together.argtypes = (*[ctypes.c_int64] * 2, *[ctypes.c_void_p] * 2)
+    made.rlx_work.argtypes = (ctypes.c_void_p,)
+    return made
+
+
+@pytest.mark.parametrize(("tasks", "workers", "thread", "first"), [(7, 1, 0, 0), (7, 1, 1, 3), (2, 3, 1, 0), (24, 3, 2, 12), (24, 9, 7, 18), (1000, 2, 2, 666), (3, 0, 0, 0)])
+def test_a_thread_goes_through_its_own_share_in_order_and_then_helps(sharing: Any, tasks: int, workers: int, thread: int, first: int) -> None:
+    done = np.full(tasks, -1)
+    sharing.alone(tasks, workers, thread, done.ctypes.data)
+    assert done.tolist() == [*range(first, tasks), *range(first)]
+
+
+def test_every_task_is_done_once(sharing: Any) -> None:
+    """By more threads than there are shares, and than there are tasks."""
+    for workers in (1, 6):
+        threads.set_threads(1 + workers)
+        crew, count = threads.workers(sharing.rlx_work)
+        for tasks in (1, 2, 3, 7, 100, 1001):
+            done = np.full(tasks, -1)
+            sharing.together(tasks, count, crew, done.ctypes.data)
+            assert sorted(done.tolist()) == list(range(tasks))

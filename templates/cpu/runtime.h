@@ -1,6 +1,7 @@
 /* Threads.  A caller goes through its steps alone until one has more than one task; then it offers the run to workers that are idle, and
-   a counter a step deals out its tasks.  A step is over when all its tasks are done, and a run when its caller is through: a thread
-   that the system has put aside holds up nobody unless it has a task in hand. */
+   counters of each step deal out its tasks.  A thread first goes through a share of its own in order, so that what a task fetches for
+   the next one is fetched for itself; then it helps with the others' shares.  A step is over when all its tasks are done, and a run when
+   its caller is through: a thread that the system has put aside holds up nobody unless it has a task in hand. */
 #define RLX_NOINLINE __attribute__((noinline))
 #if defined(__clang__)
 #define RLX_AS_WRITTEN __attribute__((optnone, noinline))
@@ -8,15 +9,17 @@
 #define RLX_AS_WRITTEN __attribute__((optimize("O0"), noinline))
 #endif
 
+enum { RLX_SHARES = 4 };  /* of a step; more threads than that have some together, since all look into every share before a step is over */
+
 typedef struct {
-  i64 next;     /* first task not yet taken */
+  struct { i64 taken; } RLX_ALIGNED share[RLX_SHARES];  /* tasks of each share; a line each, since the others seldom look there */
   i32 done;
   i32 waiting;  /* threads that sleep until all are done */
 } RLX_ALIGNED rlx_counter;
 
 struct rlx_worker;
 typedef struct rlx_pool {
-  void (*run)(struct rlx_pool *, i64 first);
+  void (*run)(struct rlx_pool *, i64 first, i64 thread);
   struct rlx_worker *workers;
   i64 workers_count;
   i64 lo, hi, first;  /* steps lo..hi; workers begin with step `first` */
@@ -119,12 +122,12 @@ static RLX_NOINLINE void rlx_engage(rlx_pool *pool, i64 first) {
 }
 
 /* A run, from its first step to its last. */
-RLX_INLINE void rlx_lead(rlx_pool *pool, void (*run)(rlx_pool *, i64)) {
+RLX_INLINE void rlx_lead(rlx_pool *pool, void (*run)(rlx_pool *, i64, i64)) {
   __builtin_memset(pool->step, 0, (u64)(pool->hi - pool->lo) * sizeof *pool->step);
   pool->run = run;
   pool->threads = 1;
   RLX_LEAD
-  run(pool, pool->lo);
+  run(pool, pool->lo, 0);
   for (i64 k = 0; pool->threads > 1 && k < pool->workers_count; k++) {  /* take back what nobody took up */
     rlx_pool *mine = pool;
     if (__atomic_compare_exchange_n(&pool->workers[k].offer, &mine, (rlx_pool *)0, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
@@ -143,7 +146,7 @@ RLX_EXPORT void rlx_work(rlx_worker *w) {
       if (!__atomic_load_n(&w->offer, __ATOMIC_SEQ_CST)) rlx_sleep(&w->bell, heard);
       __atomic_store_n(&w->asleep, 0, __ATOMIC_SEQ_CST);
     } else if (__atomic_compare_exchange_n(&w->offer, &offer, RLX_BUSY, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
-      offer->run(offer, offer->first);
+      offer->run(offer, offer->first, w - offer->workers + 1);
       __atomic_fetch_sub(&offer->users, 1, __ATOMIC_RELEASE);
       __atomic_store_n(&w->offer, (rlx_pool *)0, __ATOMIC_RELEASE);
     }
@@ -164,9 +167,10 @@ static void rlx_wait(rlx_counter *c, i32 wanted) {
   for (i32 done; (done = __atomic_load_n(&c->done, __ATOMIC_SEQ_CST)) < wanted;) rlx_sleep(&c->done, done);
 }
 
-/* Steps `first`..hi in order; every thread of a run goes through them, and takes its share of their tasks.  `task` does tasks t0..t1 of a
-   step, or says how many there are; where it says -1, every thread calls `walk`. */
-static void rlx_share(rlx_pool *pool, i64 first, i64 (*task)(const rlx_pool *, i64 step, i64 t0, i64 t1), void (*walk)(rlx_pool *, i64 step)) {
+/* Steps `first`..hi in order; every thread of a run goes through them, `thread` 0 being its caller, and takes its share of their tasks.
+   `task` does tasks t0..t1 of a step, or says how many there are; where it says -1, every thread calls `walk`. */
+static void rlx_share(rlx_pool *pool, i64 first, i64 thread, i64 (*task)(const rlx_pool *, i64 step, i64 t0, i64 t1), void (*walk)(rlx_pool *, i64 step)) {
+  const i64 shares = rlx_least(pool->workers_count + 1, (i64)RLX_SHARES);
   RLX_JOIN
   for (i64 step = first; step < pool->hi; step++) {
     const i64 tasks = task(pool, step, -1, 0);
@@ -185,7 +189,12 @@ static void rlx_share(rlx_pool *pool, i64 first, i64 (*task)(const rlx_pool *, i
     }
     rlx_counter *const counter = &pool->step[step - pool->lo];
     i32 mine = 0;
-    for (i64 t; (t = __atomic_fetch_add(&counter->next, 1, __ATOMIC_RELAXED)) < tasks; mine++) task(pool, step, t, t + 1);
+    for (i64 k = thread; k < thread + shares; k++) {
+      const i64 share = k % shares, lo = tasks*share/shares, count = tasks*(share + 1)/shares - lo;
+      i64 *const taken = &counter->share[share].taken;
+      for (i64 t; __atomic_load_n(taken, __ATOMIC_RELAXED) < count && (t = __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED)) < count; mine++)
+        task(pool, step, lo + t, lo + t + 1);
+    }
     RLX_END(mine)
     if (mine) rlx_finish(counter, mine);
     rlx_wait(counter, (i32)tasks);

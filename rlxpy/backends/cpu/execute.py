@@ -33,7 +33,8 @@ KEPT_SIZES = 64
 KEPT_SPOTS = 1024
 POOL = struct.Struct("@8xQqqqqQQQQQ")   # of C's rlx_pool: workers, workers_count, lo, hi, first, arena, state, lent, fixed, size; then two int32
 TAIL = struct.Struct("@qqqQq")          # C's rlx_tail
-LINE_NBYTES = 64                        # the pool's head is two lines, each counter one
+LINE_NBYTES = 64
+HEAD_LINES, COUNTER_LINES = 2, 5        # of rlx_pool and of each rlx_counter
 NOTE_NBYTES = 31                        # what the undo log adds to an element's bytes, at most: where and how many, and rounding up
 
 
@@ -41,7 +42,7 @@ class _Block:
     """One run's rlx_pool; after its counters where the lent buffers are, sizes, and rlx_tail."""
 
     def __init__(self, steps: int, symbols: int, lent: int) -> None:
-        self._lent_at = LINE_NBYTES * (2 + steps)
+        self._lent_at = LINE_NBYTES * (HEAD_LINES + COUNTER_LINES * steps)
         self._sizes_at = self._lent_at + 8 * lent
         self._tail_at = self._sizes_at + 8 * symbols
         memory: Any = aligned_bytes(self._tail_at + TAIL.size, np.zeros)

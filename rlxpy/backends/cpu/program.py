@@ -118,7 +118,7 @@ static void rlx_walk(rlx_pool *pool, i64 step) {
   }
 }
 
-static void rlx_steps(rlx_pool *pool, i64 first) { rlx_share(pool, first, rlx_task, rlx_walk); }
+static void rlx_steps(rlx_pool *pool, i64 first, i64 thread) { rlx_share(pool, first, thread, rlx_task, rlx_walk); }
 
 RLX_EXPORT void rlx_run(rlx_pool *pool) { rlx_lead(pool, rlx_steps); }
 """
