@@ -1,30 +1,29 @@
 """Blocks of models at the speed of memory: elements a second of rlxpy's cpu backend beside PyTorch (eager, compiled) and JAX, in turns.
 
-    python benchmarks/building_blocks.py [BLOCK ...] [--peers PYTHON] [--threads N ...] [--rounds N]
+    python benchmarks/building_blocks.py [BLOCK ...] [--peers PYTHON] [--only NAME,NAME] [--threads 1,2] [--rounds N]
 
-The peers live in an environment of their own (`pip install torch jax` there); without --peers they are left out, with a sentence.
-Every worker is a process with a share of the processors; all time the same block in turns, so that what else the machine does meets
-all alike.  A block is called as a user calls it: arrays in, fresh arrays out.  Prints medians and the spread of the rounds."""
+The peers live in an environment of their own (`pip install torch jax` there); what is not there is left out, with a sentence.
+Every contestant is a process bound to as many processors as it has threads; all time the same block in turns, so that what else the machine
+does meets all alike, and one that computes something else is an error.  A block is called as a user calls it: arrays in, fresh arrays out.
+Prints a row as soon as it is measured: medians, the spread of the rounds, and ours beside the best peer; then the geometric mean of those."""
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from statistics import median
+from statistics import geometric_mean, median
 from time import perf_counter, sleep
 from typing import Any
 
 import numpy as np
 from processors import bind
+from worker import REST_SECONDS, Worker, left_out, serve, started
 
 SECONDS_A_TURN = 0.03
-REST_SECONDS = 0.1  # before each turn: the threads of the contestant before wait for more work by looking again and again
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+OURS = "rlxpy"
 
 
 @dataclass(frozen=True)
@@ -67,19 +66,21 @@ BLOCKS = {
 Call = Callable[[], Any]
 
 
-# ---- workers
-def rlxpy_call(block: Block, arrays: list[Any]) -> Call:
+# ---- in contestants' processes
+def rlxpy_call(block: Block, arrays: list[Any], threads: int) -> Call:
     import rlxpy
+    from rlxpy.backends.cpu.threads import set_threads
 
+    set_threads(threads)
     b = rlxpy.Builder("block")
     made = block.ours(*(b.input(f"x{k}", a.shape) for k, a in enumerate(arrays)))
     f = rlxpy.compile(b.finish(*(made if isinstance(made, tuple) else (made,))), device="cpu", wait=True)
     return lambda: f(*arrays)
 
 
-def torch_call(block: Block, arrays: list[Any], compiled: bool) -> Call:
+def torch_call(block: Block, arrays: list[Any], threads: int, compiled: bool = False) -> Call:
     torch: Any = import_module("torch")
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    torch.set_num_threads(threads)
     tensors = [torch.from_numpy(a) for a in arrays]
 
     def forward(*xs: Any) -> Any:
@@ -89,38 +90,38 @@ def torch_call(block: Block, arrays: list[Any], compiled: bool) -> Call:
     return lambda: f(*tensors)
 
 
-def jax_call(block: Block, arrays: list[Any]) -> Call:
+def jax_call(block: Block, arrays: list[Any], threads: int) -> Call:
     jax: Any = import_module("jax")
     given = [jax.numpy.asarray(a) for a in arrays]
     f = jax.jit(lambda *xs: block.jax(jax, *xs))
+    _ = threads  # the process is bound to as many processors
     return lambda: jax.block_until_ready(f(*given))
 
 
-PEERS: dict[str, Callable[[Block, list[Any]], Call]] = {
-    "torch": lambda block, arrays: torch_call(block, arrays, compiled=False),
-    "torch.compile": lambda block, arrays: torch_call(block, arrays, compiled=True),
-    "jax": jax_call,
+CONTESTANTS: dict[str, Callable[[Block, list[Any], int], Call]] = {
+    OURS: rlxpy_call, "torch": torch_call, "torch.compile": lambda block, arrays, threads: torch_call(block, arrays, threads, compiled=True), "jax": jax_call,
 }
 
 
-def work(kind: str) -> None:
-    """For each line with a block's name: seconds a call, over about SECONDS_A_TURN."""
-    count = int(os.environ["OMP_NUM_THREADS"])
-    bind(count)
+def work(kind: str, threads: int) -> None:
+    """Answers a block's name with seconds a call, over about SECONDS_A_TURN; the first time with the mean magnitude of each result."""
+    bind(threads)
     calls: dict[str, tuple[Call, int]] = {}
-    print("ready", flush=True)
-    for line in sys.stdin:
-        name = line.strip()
+
+    def answer(name: str) -> float | list[float]:
         if name not in calls:
             rng = np.random.default_rng(0)
-            arrays = [rng.standard_normal(s, np.float32) for s in BLOCKS[name].shapes]
-            call = (rlxpy_call if kind == "rlxpy" else PEERS[kind])(BLOCKS[name], arrays)
-            calls[name] = call, max(1, int(SECONDS_A_TURN / min(_timed(call, 1) for _ in range(5))))
+            call = CONTESTANTS[kind](BLOCKS[name], [rng.standard_normal(s, np.float32) for s in BLOCKS[name].shapes], threads)
+            made = call()
+            calls[name] = call, max(1, int(SECONDS_A_TURN / min(seconds(call, 1) for _ in range(5))))
+            return [float(np.abs(np.asarray(x, np.float64)).mean()) for x in (made if isinstance(made, (tuple, list)) else (made,))]
         calls[name][0]()  # its data and its threads are there again
-        print(json.dumps(_timed(*calls[name])), flush=True)
+        return seconds(*calls[name])
+
+    serve(lambda: answer)
 
 
-def _timed(call: Call, times: int) -> float:
+def seconds(call: Call, times: int) -> float:
     start = perf_counter()
     for _ in range(times):
         call()
@@ -128,59 +129,87 @@ def _timed(call: Call, times: int) -> float:
 
 
 # ---- the driver
-def start(python: str, kind: str, threads: int) -> subprocess.Popen[str]:
-    environment = os.environ | dict.fromkeys(THREAD_VARIABLES, str(threads))
-    worker = subprocess.Popen([python, __file__, "--worker", kind], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
-    assert worker.stdout is not None
-    if worker.stdout.readline() != "ready\n":
-        raise SystemExit(f"{kind} did not start: see above")
-    return worker
+def able(workers: dict[str, Worker], name: str, threads: int) -> dict[str, Worker]:
+    """Those that run the block, all with the same results."""
+    means: dict[str, Any] = {}
+    for kind, worker in workers.items():
+        try:
+            means[kind] = worker.ask(name)
+        except RuntimeError as e:
+            if kind == OURS:
+                raise
+            left_out(f"{kind}, {name}", threads, str(e))
+    for kind, mean in means.items():
+        np.testing.assert_allclose(mean, means[OURS], rtol=1e-4, err_msg=f"{kind} computes another {name} than {OURS}")
+    return {kind: workers[kind] for kind in means}
 
 
-def ask(worker: subprocess.Popen[str], name: str) -> float:
-    assert worker.stdin is not None
-    assert worker.stdout is not None
-    print(name, file=worker.stdin, flush=True)
-    return float(json.loads(worker.stdout.readline()))
+def measured(workers: dict[str, Worker], name: str, threads: int, rounds: int) -> dict[str, list[float]]:
+    """10^9 elements a second, by rounds."""
+    numel = int(np.prod(BLOCKS[name].shapes[0]))
+    turns = able(workers, name, threads)
+    rates: dict[str, list[float]] = {kind: [] for kind in turns}
+    for _ in range(rounds):
+        for kind, worker in turns.items():
+            sleep(REST_SECONDS)
+            rates[kind].append(numel / worker.ask(name) / 1e9)
+    return rates
 
 
-def compare(kinds: dict[str, str], names: list[str], threads: int, rounds: int) -> None:
-    workers = {kind: start(python, kind, threads) for kind, python in kinds.items()}
+def compare(pythons: dict[str, str], names: list[str], threads: int, rounds: int, say: Callable[[str], None]) -> list[dict[str, Any]]:
+    variables = {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+    begun = {kind: started(kind, [python, __file__, "--worker", kind, str(threads)], threads, **variables) for kind, python in pythons.items()}
+    workers = {kind: worker for kind, worker in begun.items() if worker}
+    if OURS not in workers:
+        raise SystemExit(1)
+    rows, ratios = list[dict[str, Any]](), list[float]()
     for name in names:
-        numel = int(np.prod(BLOCKS[name].shapes[0]))
-        for worker in workers.values():
-            ask(worker, name)
-        found: dict[str, list[float]] = {kind: [] for kind in workers}
-        for _ in range(rounds):
-            for kind, worker in workers.items():
-                sleep(REST_SECONDS)
-                found[kind].append(numel / ask(worker, name) / 1e9)
-        cells = [f"{kind} {median(rates):5.2f} ({min(rates):.2f} .. {max(rates):.2f})" for kind, rates in found.items()]
-        best = max((median(rates) for kind, rates in found.items() if kind != "rlxpy"), default=None)
-        against = "" if best is None else f"  {median(found['rlxpy']) / best:.2f} of the best peer"
-        print(f"{threads} threads  {name:<18} {'  '.join(cells)}{against}", flush=True)
+        rates = measured(workers, name, threads, rounds)
+        best = max((median(r) for kind, r in rates.items() if kind != OURS), default=None)
+        ratios += [median(rates[OURS]) / best] if best else []
+        rows.append({"block": name, "threads": threads, "rates": rates, "x best peer": ratios[-1] if best else None})
+        cells = "".join(f"{median(rates[kind]):7.2f} ({min(rates[kind]):.2f}..{max(rates[kind]):.2f})".rjust(24) if kind in rates else "left out".rjust(24) for kind in pythons)
+        say(f"{name:<18}{threads:>8}{cells}" + (f"{ratios[-1]:>8.2f}x" if best else ""))
+    if ratios:
+        say(f"{threads} threads: geometric mean {geometric_mean(ratios):.2f}x, least {min(ratios):.2f}x the best peer")
     for worker in workers.values():
-        worker.communicate()
+        worker.end()
+    return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("blocks", nargs="*", metavar="BLOCK", help=f"{', '.join(BLOCKS)}; all of them when none is named")
-    parser.add_argument("--peers", metavar="PYTHON", help="interpreter of an environment with torch and jax")
-    parser.add_argument("--only", nargs="+", choices=PEERS, default=list(PEERS), help="which peers")
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--rounds", type=int, default=9)
-    options = parser.parse_args()
-    kinds = {"rlxpy": sys.executable} | (dict.fromkeys(options.only, options.peers) if options.peers else {})
-    if not options.peers:
-        print("PyTorch and JAX are left out: name their interpreter with --peers")
-    print(f"10^9 elements a second; {os.cpu_count()} cores, load {', '.join(f'{x:.1f}' for x in os.getloadavg())}")
-    for threads in options.threads:
-        compare(kinds, options.blocks or list(BLOCKS), threads, options.rounds)
+    parser.add_argument("--peers", metavar="PYTHON", default="", help="interpreter of an environment with torch and jax")
+    parser.add_argument("--only", default="", help=f"which peers, with commas between, of {', '.join(CONTESTANTS)}")
+    parser.add_argument("--threads", default="1,2")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--worker", nargs=2)
+    args = parser.parse_args()
+    if args.worker:
+        work(args.worker[0], int(args.worker[1]))
+        return
+    from machine import facts
+
+    unknown = [name for name in args.blocks if name not in BLOCKS] + [name for name in args.only.split(",") if name and name not in CONTESTANTS]
+    if unknown:
+        parser.error(f"no {', '.join(unknown)}: blocks are {', '.join(BLOCKS)}, peers {', '.join(n for n in CONTESTANTS if n != OURS)}")
+    peers = [kind for kind in CONTESTANTS if kind != OURS and (not args.only or kind in args.only.split(","))]
+    pythons = {OURS: sys.executable} | (dict.fromkeys(peers, args.peers) if args.peers else {})
+    if not args.peers:
+        print(f"left out: {', '.join(peers)}: --peers names an interpreter that has them", file=sys.stderr)
+
+    def say(line: str) -> None:
+        if not args.json:
+            print(line, flush=True)
+
+    say("10^9 elements a second, median (least..most)\n  " + ", ".join(f"{k} {v}" for k, v in facts().items()))
+    say(f"{'':18}{'threads':>8}" + "".join(f"{kind:>24}" for kind in pythons))
+    rows = [row for threads in map(int, args.threads.split(",")) for row in compare(pythons, args.blocks or list(BLOCKS), threads, args.rounds, say)]
+    if args.json:
+        print(json.dumps({"benchmark": "building blocks", "machine": facts(), "rows": rows}, indent=2))
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--worker"]:
-        work(sys.argv[2])
-    else:
-        main()
+    main()

