@@ -93,8 +93,10 @@ def test_what_cannot_be_emitted_says_why(given: dict[str, str], what: str) -> No
 
 
 def test_unknown_kernel() -> None:
-    with pytest.raises(InputError, match="no kernel named 'tanh'"):
-        emit(layer()[0]).kernel("tanh")
+    source = emit(layer()[0])
+    with pytest.raises(InputError, match="no kernel named 'tanh'") as e:
+        source.kernel("tanh")
+    assert all(name in str(e.value) for name in source.kernels)
 
 
 # ---- costs, against values worked out by hand
@@ -225,10 +227,13 @@ def test_bench_times_every_case_and_refuses_sizes_that_do_not_fit() -> None:
     assert [t.case for t in timings] == cases
     assert all(len(t.seconds) == 3 and t.median > 0 for t in timings)
     assert timings[1].elements == 64 * 24
-    for sizes, what in (({"N": 65}, "N=65"), ({"M": 3}, "no size 'M'"), ({}, "sizes of N are missing")):
+    for sizes, what in (({"N": 65}, "N=65"), ({"N": 900}, "try: N=64"), ({"N": -3}, "try: N=1"), ({"M": 3}, "no size 'M'"), ({}, "sizes of N are missing")):
         with pytest.raises(InputError, match=what):
             check_sizes(graph, sizes)
     assert default_sizes(graph) == [{"N": 1}]
+    b = rlxpy.Builder("texts")
+    with pytest.raises(InputError, match="or B texts of S tokens"):
+        check_sizes(b.finish(b.input("x", (rlxpy.sym("B"), rlxpy.sym("N")))), {"S": 8})
 
 
 def rlx(*args: str) -> Any:

@@ -1,7 +1,7 @@
 """How long a graph takes: every setting in turns, so that what else the machine does meets all of them."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from math import prod
@@ -118,13 +118,14 @@ def check_sizes(graph: Graph, sizes: Mapping[str, int]) -> None:
     known = graph.symbols
     for name, value in sizes.items():
         if name not in known:
-            raise InputError(f"no size {name!r}", why=f"there are {', '.join(known) or 'none: every shape is fixed'}", fix=f"name these: --sizes {_least(known.values())}" if known else "leave it out")
+            raise InputError(f"no size {name!r}", why=f"there are {', '.join(known) or 'none: every shape is fixed'}", fix=f"name these: {_least(known)}" if known else "leave it out")
         s = known[name]
         if not s.lo <= value <= s.hi or value % s.step:
-            raise InputError(f"{name}={value}", why=f"the graph takes {s.lo}..{s.hi}" + (f" in steps of {s.step}" if s.step > 1 else ""), fix=f"{name}={s.lo}")
+            near = min(max(value, s.lo + -s.lo % s.step), s.hi) // s.step * s.step
+            raise InputError(f"{name}={value}", why=f"the graph takes {s.lo}..{s.hi}" + (f" in steps of {s.step}" if s.step > 1 else ""), fix=f"{name}={near}")
     missing = [n for n in known if n not in sizes]
     if missing:
-        raise InputError(f"sizes of {', '.join(missing)} are missing", why=f"the graph has {', '.join(known)}", fix=f"--sizes {_least(known.values())}")
+        raise InputError(f"sizes of {', '.join(missing)} are missing", why=f"the graph has {', '.join(known)}", fix=_least(known))
 
 
 def sizes_for(graph: Graph, asked: Mapping[str, int]) -> dict[str, int]:
@@ -132,8 +133,9 @@ def sizes_for(graph: Graph, asked: Mapping[str, int]) -> dict[str, int]:
     return {"B": asked["B"], "N": asked["B"] * asked["S"]} if asked.keys() == {"B", "S"} and graph.symbols.keys() == {"B", "N"} else dict(asked)
 
 
-def _least(symbols: Iterable[Symbol]) -> str:
-    return ",".join(f"{s.name}={max(s.lo, 1)}" for s in symbols)
+def _least(symbols: Mapping[str, Symbol]) -> str:
+    texts = ", or B texts of S tokens: --sizes B=1,S=16" if symbols.keys() == {"B", "N"} else ""
+    return f"--sizes {','.join(f'{s.name}={max(s.lo, 1)}' for s in symbols.values())}{texts}"
 
 
 def default_sizes(graph: Graph) -> list[dict[str, int]]:

@@ -253,9 +253,11 @@ def _only(spec: BackendSpec, library: KernelLibrary, row: KernelRow) -> BackendS
 
 def _run(law: str, device: str, on: Backend, batch: Sequence[Call], simulated: bool, options: CompileOptions) -> Check:
     """All calls in one graph, on poisoned memory, three times; where it cannot be made or run, by halves, to find the calls that are to blame."""
+    name = f"{on.spec.device}:check"
+
     def results(some: Sequence[Call]) -> tuple[list[str], str]:
         """What differs, and how it ran.  Raises what compiling or running raises."""
-        f = compile(together(some), device="check", options=options, wait=True)
+        f = compile(together(some), device=name, options=options, wait=True)
         return list(dict.fromkeys(said for k, lay in enumerate(LAYS) for said in differences(some, f.run, k % 2, lay))), _how(f, name_of(some[0].sample.op))
 
     def blamed(some: Sequence[Call]) -> list[str]:
@@ -268,7 +270,7 @@ def _run(law: str, device: str, on: Backend, batch: Sequence[Call], simulated: b
             return first + (blamed(some[len(some) // 2:]) if len(first) < MOST_TOLD else []) or [f"{len(some)} calls together: {type(e).__name__}: {_brief(e)}"]
 
     with backend_registry():
-        register_backend(Device("check"), lambda: on)
+        register_backend(Device(name), lambda: on)
         try:
             said, how = results(batch)
         except Exception:

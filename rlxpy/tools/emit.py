@@ -7,7 +7,7 @@ from typing import Any
 from rlxpy.compiler.devices import choose
 from rlxpy.compiler.options import CompileOptions
 from rlxpy.compiler.session import lower, served
-from rlxpy.errors import InputError, nearest
+from rlxpy.errors import InputError
 from rlxpy.extend.backend import Backend, Emits, Emitted
 from rlxpy.frozen import dataclass
 from rlxpy.ir.graph import Graph
@@ -27,7 +27,7 @@ class Source:
         """The kernels whose name contains `part`.  Raises InputError when there is none."""
         found = [text for name, text in self.kernels.items() if part in name]
         if not found:
-            raise InputError(f"no kernel named {part!r}", why=f"there are {len(self.kernels)}", fix=f"near it: {nearest(part, list(self.kernels))}")
+            raise InputError(f"no kernel named {part!r}", why=f"there are {', '.join(self.kernels)}", fix="name a part of one of them")
         return "\n".join(found)
 
 
