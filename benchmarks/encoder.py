@@ -49,7 +49,7 @@ def ours(numerics: str, weights: str = "auto") -> Callable[[int], Forward]:
         set_threads(threads)
         embedder = Embedder.load((FOLDER / "model").resolve(), device="cpu", batch=32, length=128, weights=weights, numerics=numerics)
         embedder.graph.wait()
-        return lambda ids, mask: embedder.graph.run(ids.reshape(1, -1), np.arange(len(ids) + 1) * ids.shape[1])[0]  # rows one after another, and where each begins
+        return lambda ids, mask: embedder.run(ids)
 
     return make
 

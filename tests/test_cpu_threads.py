@@ -6,18 +6,19 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import numpy as np
 import pytest
 
-from rlxpy import Builder, compile, sym
+from rlxpy import Builder, CompileOptions, DType, compile, sym
 from rlxpy.backends.cpu import threads
 from rlxpy.backends.cpu.build import build, prelude
 from rlxpy.backends.cpu.compilers import find_compiler
 from rlxpy.backends.cpu.isa import detect
 from rlxpy.backends.templates import read
-from rlxpy.errors import InputError
+from rlxpy.errors import InputError, RlxError
 
 reason = find_compiler()
 needs_compiler = pytest.mark.skipif(isinstance(reason, str), reason=f"nothing was compiled: {reason}")
@@ -148,3 +149,64 @@ def test_every_task_is_done_once(sharing: Any) -> None:
             done = np.full(tasks, -1)
             sharing.together(tasks, count, crew, done.ctypes.data)
             assert sorted(done.tolist()) == list(range(tasks))
+
+
+@needs_compiler
+def test_calls_of_one_thread_each_are_the_calls_alone() -> None:
+    """On the reference and in C, with fewer and more threads than calls, of several sizes, none among them."""
+    b = Builder()
+    x, k = b.input("x", (sym("N", 0, 64), 300)), b.input("k", (2,))
+    graph = b.finish((x * 2.0).tanh().softmax(axis=-1) + x, x.sum(axes=(1,)) * k.sum(axes=(0,)))
+    given = [(np.random.default_rng(n).standard_normal((n, 300)).astype(np.float32), np.full(2, n, np.float32)) for n in (7, 0, 64, 1, 33, 8)]
+    for device in ("reference", "cpu"):
+        f = compile(graph, device=device, options=CompileOptions(debug=True), wait=True)
+        for count in (1, 2, 9):
+            threads.set_threads(count)
+            assert f.lanes == (count if device == "cpu" else 0)
+            assert f.run_each([]) == []
+            for got, args in zip(f.run_each(given), given, strict=True):
+                for g, w in zip(got, f(*args), strict=True):
+                    np.testing.assert_array_equal(g, w)
+
+
+def test_no_call_of_a_lane_asks_for_help() -> None:
+    asked, meeting = list[int](), Barrier(3)
+    threads.set_threads(3)
+
+    def task() -> None:
+        meeting.wait(timeout=60)  # all three are at work at the same time
+        asked.append(threads.workers(None)[1])
+
+    threads.share([task] * 3)
+    assert asked == [0, 0, 0]
+    threads.share([lambda: asked.append(threads.threads())])
+    assert asked[3:] == [3]
+
+
+@needs_compiler
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_the_first_call_that_fails_is_the_one_told(count: int) -> None:
+    threads.set_threads(count)
+    b = Builder()
+    f = compile(b.finish(b.input("table", (5, 3)).gather(b.input("i", (sym("N", 1, 9),), DType.I64), axis=0)), device="cpu", wait=True)
+    table = np.arange(15, dtype=np.float32).reshape(5, 3)
+    good, bad, worse = np.array([4, 0]), np.array([1, 5]), np.array([77])
+    for calls, said in (([good, bad, worse], "5"), ([bad], "5"), ([good, good, good, worse, bad], "77")):
+        with pytest.raises(RlxError, match=rf"index {said}\b"):
+            f.run_each([(table, c) for c in calls])
+    assert [r.tolist() for r in f.run_each([(table, good)])] == [table[good].tolist()]
+
+
+@needs_compiler
+def test_calls_that_do_not_fit_or_share_a_state_are_refused_before_any_runs() -> None:
+    b = Builder()
+    f = compile(b.finish(b.input("x", (2,)) + 1.0), device="cpu", wait=True)
+    with pytest.raises(InputError, match="x"):
+        f.run_each([(np.zeros(2, np.float32),), (np.zeros(3, np.float32),)])
+    b = Builder()
+    count = b.state("count", (1,))
+    b.update(count, count + b.input("x", (1,)))
+    kept = compile(b.finish(count + 0.0), device="cpu", wait=True)
+    with pytest.raises(InputError, match="state"):
+        kept.run_each([(np.ones(1, np.float32),)])
+    assert kept(np.ones(1, np.float32)).tolist() == [0]

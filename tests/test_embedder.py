@@ -12,7 +12,8 @@ from family_oracles import bert_oracle
 from tiny_models import WORDS, bert_config, bert_weights, write_folder, write_model_gguf
 
 from rlxpy.errors import InputError, LoadError, RlxError
-from rlxpy.generate.embedder import Embedder
+from rlxpy.generate import embedder as rooms
+from rlxpy.generate.embedder import Embedder, longest, parts
 from rlxpy.ir.dtypes import Array
 
 CONFIG = bert_config()
@@ -208,3 +209,39 @@ def test_threads_are_each_as_alone(embedder: Embedder) -> None:
         t.join()
     for i, one in enumerate(alone):
         np.testing.assert_array_equal(found[i], one)
+
+
+@pytest.mark.parametrize("lanes", [0, 1, 2, 3, 8])
+def test_parts_hold_every_text_once_and_no_lane_has_much_more_than_another(lanes: int) -> None:
+    rng = np.random.default_rng(lanes)
+    for count in [*range(12), 40, 133]:
+        for batch in (1, 3, 32):
+            for most in (5, 128, 700):
+                lengths = rng.integers(3, most + 1, count).tolist()
+                alone, together = parts(lengths, lanes, batch)
+                held = sorted((p.start, p.stop) for p in [*alone, *together])
+                assert [k for lo, hi in held for k in range(lo, hi)] == list(range(count))
+                assert all(0 < hi - lo <= batch for lo, hi in held)
+                assert all(p.stop - p.start == 1 or sum(lengths[p]) <= rooms.LANE_ROWS for p in alone)
+                assert not alone or lanes
+                if alone:
+                    rows = [sum(lengths[p]) for p in alone]
+                    assert rows == sorted(rows, reverse=True)
+                    assert longest(rows, lanes) <= rooms.UNEVEN * sum(rows) / lanes
+
+
+def test_many_rows_are_cut_into_lanes_and_few_are_not() -> None:
+    assert parts([128] * 8, 2, 32) == ([slice(0, 2), slice(2, 4), slice(4, 6), slice(6, 8)], [])
+    assert parts([128] * 9, 2, 32) == ([slice(0, 2), slice(2, 4), slice(4, 6), slice(6, 8)], [slice(8, 9)])
+    assert parts([128], 2, 32) == ([], [slice(0, 1)])
+    assert parts([128, 128, 100], 2, 32) == ([], [slice(0, 3)]), "one lane would have twice as much to do"
+    assert parts([128] * 8, 0, 3) == ([], [slice(0, 3), slice(3, 6), slice(6, 8)])
+
+
+def test_lanes_change_no_vector(folder: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rooms, "LANE_ROWS", 9)
+    ids = [embedder.tokenizer.encode(t) for t in TEXTS]
+    monkeypatch.setattr(type(embedder.graph), "lanes", property(lambda g: 2))
+    assert len(parts([len(i) for i in ids], 2, embedder.batch)[0]) > 2
+    near(embedder.embed(TEXTS).vectors, wanted(ids))
+    near(embedder.run([np.array(i) for i in ids]), wanted(ids))

@@ -14,7 +14,7 @@ from rlxpy.compiler.hoist import Hoisted
 from rlxpy.compiler.options import CompileOptions
 from rlxpy.compiler.relayout import Relaid
 from rlxpy.errors import InputError, nearest
-from rlxpy.extend.backend import BackendSpec, ExecutableGraph, Profiles, Span, Tiered
+from rlxpy.extend.backend import BackendSpec, ExecutableGraph, Lanes, Profiles, Span, Tiered
 from rlxpy.extend.plan import Plan, Space
 from rlxpy.extend.selection import SelectionReport, selection
 from rlxpy.fusion.pipeline import FusionReport, Report, fusion_report
@@ -70,6 +70,36 @@ class CompiledGraph:
         self._refuse_empty(known)
         overlap = any(np.may_share_memory(a, b) for a in checked for b in arrays)
         self._run([a.copy() for a in arrays] if overlap else arrays, known, checked, state)
+
+    @placed
+    def run_each(self, calls: Sequence[Sequence[Any]]) -> list[Any]:
+        """run(*inputs) for each of the calls, which must not depend on one another.
+
+        On the cpu as many run at once as there are threads, each by one thread, so that nothing waits between launches and what a call makes stays near
+        its core: the quicker way to do much that comes in pieces.  Elsewhere they follow one another.  Raises InputError for anything that does not fit,
+        before anything runs, and for a graph with state."""
+        if self.plan.nbytes[Space.STATE]:
+            raise InputError("calls of a graph with state follow one another", why=f"{self.source.name} keeps {self.plan.nbytes[Space.STATE]:,} bytes from run to run", fix="run, once for each")
+        ready = []
+        for inputs in calls:
+            arrays, known = gather_inputs(self.source, tuple(inputs), {}, {})
+            self._refuse_empty(known)
+            ready.append((arrays, known, tuple([np.empty(bind(shape, known), dtype) for shape, dtype in self._results])))
+        if isinstance(self._executable, Lanes):
+            counting = COUNTING.get()
+            waiting = counting is not None and self.tier != self.device
+            self._executable.run_each(ready)
+            for _, known, _ in ready if counting is not None else ():
+                counting.add(self.plan, known, waiting=waiting)  # type: ignore[union-attr]  # there is one
+        else:
+            for arrays, known, outputs in ready:
+                self._run(arrays, known, outputs, None)
+        return [outputs[0] if len(outputs) == 1 else outputs for _, _, outputs in ready]
+
+    @property
+    def lanes(self) -> int:
+        """How many calls of run_each are at work at once; 0 where one call should do as much as it can, as on GPUs."""
+        return self._executable.lanes if isinstance(self._executable, Lanes) else 0
 
     def _run(self, arrays: list[Array], sizes: Mapping[str, int], outputs: Sequence[Array], state: Any) -> None:
         counting = COUNTING.get()

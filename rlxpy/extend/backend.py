@@ -230,6 +230,21 @@ class ExecutableGraph(Protocol):
         A run that raises leaves state and outputs as they were.  Raises InputError for a state of another executable."""
 
 
+Call = tuple[Sequence[Array], Sizes, Sequence[Array]]  # inputs, sizes, outputs
+
+
+@runtime_checkable
+class Lanes(Protocol):
+    """An executable that may run several calls at once, each by one thread: nothing waits between their launches."""
+
+    @property
+    def lanes(self) -> int:
+        """How many calls at once."""
+
+    def run_each(self, calls: Sequence[Call]) -> None:
+        """As `run` without a state does.  Raises what the first of them raises that fails; the outputs of the others may be filled."""
+
+
 @dataclass(frozen=True)
 class Emitted:
     """The text that a backend generates for a plan: the whole of it, its kernels by name, and which kernel each launch calls, in order."""

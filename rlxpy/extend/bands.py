@@ -20,7 +20,7 @@ MOST_BANDS = 64  # of one node; a node with more of them is resolved for its who
 
 def edges(path: KernelSearchPath, graph: Graph, node: Node, device: Mapping[str, Any]) -> dict[Symbol, tuple[int, ...]]:
     """For each symbol the sizes at which a band begins.  Cut are sizes that depend on one symbol and never fall as it grows; a size of
-    several symbols is not cut: its constraints must hold for the whole range."""
+    several symbols is not cut: its constraints must hold for the whole range.  A row that serves none of the sizes cuts nothing."""
     cuts: dict[Symbol, set[int]] = {}
     if not any(isinstance(d, SymDim) for d in _sizes(graph, node)):
         return {}
@@ -28,6 +28,8 @@ def edges(path: KernelSearchPath, graph: Graph, node: Node, device: Mapping[str,
     rows = [r for lib in path.libraries for r in lib.by_op.get((node.op, node.kind), ()) if any(c.test in EDGED for c in r.constraints)]
     for row in rows:
         facts = site.facts(row.args)
+        if any(c.test not in EDGED and c.refusal(facts) for c in row.constraints):
+            continue
         for c in row.constraints:
             d = facts.get(c.key)
             if c.test not in EDGED or not isinstance(d, SymDim) or not isinstance(c.value, int) or len(own := set(d.symbols())) != 1:

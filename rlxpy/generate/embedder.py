@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from rlxpy.generate.tokenizer import Tokenizer
 from rlxpy.ir.dtypes import Array
 
 DEFAULT_BATCH = 32
+LANE_ROWS = 256  # tokens of a call by one thread
+UNEVEN = 1.1     # how much longer than all threads together the busiest one may take
 GGUF_POOLING = {1: "mean", 2: "cls"}  # llama.cpp's enum of pooling types
 
 
@@ -63,18 +66,52 @@ class Embedder:
         cut = tuple(i for i, t in enumerate(ids) if len(t) > self.length)
         for i in cut:
             ids[i] = [*ids[i][:self.length - 1], ids[i][-1]]  # the closing token stays
+        return Embeddings(self.run(ids), tuple(map(len, ids)), cut)
+
+    def run(self, ids: Sequence[Sequence[int] | Array]) -> Array:
+        """Vectors f32 [texts, width] of texts that are tokens already, marks and all."""
+        lengths = tuple(map(len, ids))
+        alone, together = parts(lengths, self.graph.lanes, self.batch)
         width = self.graph.plan.graph.output_types[0].shape[-1]
         out = np.empty((len(ids), int(width)), np.float32)
-        for lo in range(0, len(ids), self.batch):
-            out[lo:lo + self.batch] = self.graph.run(*joined(ids[lo:lo + self.batch]))[0]
-        return Embeddings(out, tuple(map(len, ids)), cut)
+        for part, made in zip(alone, self.graph.run_each([joined(ids[part]) for part in alone]), strict=True):
+            out[part] = made[0]
+        for part in together:
+            out[part] = self.graph.run(*joined(ids[part]))[0]
+        return out
 
 
-def joined(rows: Sequence[Sequence[int]]) -> tuple[Array, Array]:
+def parts(lengths: Sequence[int], lanes: int, batch: int) -> tuple[list[slice], list[slice]]:
+    """Texts of these lengths as calls for one thread each, and calls that all threads share.
+
+    A thread alone wants few enough rows for what it computes to stay in its second cache, and as much to do as the others; lanes 0 is no threads of that kind."""
+    size = min(batch, len(lengths)) or 1
+    if lanes:
+        ends = [0]
+        for k in range(len(lengths)):
+            if k + 1 == len(lengths) or k + 1 - ends[-1] == size or sum(lengths[ends[-1]:k + 2]) > LANE_ROWS:
+                ends.append(k + 1)
+        cut = [slice(lo, hi) for lo, hi in pairwise(ends)][:(len(ends) - 1) // lanes * lanes]
+        rows = [sum(lengths[c]) for c in cut]
+        if cut and longest(rows, lanes) * lanes <= UNEVEN * sum(rows):
+            order = sorted(range(len(cut)), key=lambda k: -rows[k])
+            return [cut[k] for k in order], [slice(lo, min(lo + size, len(lengths))) for lo in range(cut[-1].stop, len(lengths), size)]
+    return [], [slice(lo, min(lo + size, len(lengths))) for lo in range(0, len(lengths), size)]
+
+
+def longest(work: Sequence[int], lanes: int) -> int:
+    """Of the busiest lane, when each takes the largest piece that is left as soon as it is free."""
+    busy = [0] * lanes
+    for w in sorted(work, reverse=True):
+        busy[busy.index(min(busy))] += w
+    return max(busy)
+
+
+def joined(rows: Sequence[Sequence[int] | Array]) -> tuple[Array, Array]:
     """ids i64 [1, n], row after row, and where each begins and the last ends, i64 [rows + 1]."""
     starts = np.zeros(len(rows) + 1, np.int64)
     np.cumsum([len(row) for row in rows], out=starts[1:])
-    return np.array([[i for row in rows for i in row]], np.int64), starts
+    return np.concatenate([np.asarray(row, np.int64) for row in rows])[None], starts
 
 
 def pooling(path: Path, metadata: Mapping[str, Any]) -> dict[str, Any]:

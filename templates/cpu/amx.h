@@ -9,6 +9,28 @@ typedef f32 rlx_v16 __attribute__((vector_size(64)));
 #else
 #define RLX_V16FMA(a, b, c) ((a)*(b) + (c))
 #endif
+typedef f32 rlx_any16 __attribute__((vector_size(64), aligned(4)));
+#ifdef __AVX512BF16__
+typedef u16 rlx_halves16 __attribute__((vector_size(32), aligned(2)));
+/* The nearest bf16 of finite numbers; subnormal ones become 0, as they do in tiles. */
+RLX_INLINE rlx_halves16 rlx_near16(rlx_v16 x) {
+  rlx_halves16 y;
+  __asm__("vcvtneps2bf16 %1, %0" : "=v"(y) : "v"(x));
+  return y;
+}
+#endif
+/* Up to 32 numbers rounded to bf16, for tiles. */
+RLX_INLINE void rlx_store_near(u16 *restrict to, const f32 *restrict from, i64 width) {
+#ifdef __AVX512BF16__
+  if (width == 32) {
+    *(rlx_halves16 *)to = rlx_near16(*(const rlx_any16 *)from);
+    *(rlx_halves16 *)(to + 16) = rlx_near16(*(const rlx_any16 *)(from + 16));
+    return;
+  }
+#endif
+  RLX_SIMD
+  for (i64 j = 0; j < width; j++) to[j] = rlx_store_bf16(from[j]);
+}
 #ifdef RLX_AMX_EMULATED
 typedef struct { u32 row[8][16][16]; } rlx_tiles;
 RLX_INLINE f32 rlx_flushed(f32 x) { return rlx_abs_f32(x) < 0x1p-126f ? rlx_of_bits_f32(rlx_bits_f32(x) & 0x80000000u) : x; }
@@ -38,6 +60,7 @@ static RLX_UNUSED RLX_NOINLINE void rlx_tiles_i8(u32 (*restrict c)[16], u32 (*re
 #define RLX_AMX_TILES rlx_tiles tiles_;
 #define RLX_AMX_ZERO(n) __builtin_memset(tiles_.row[n], 0, sizeof tiles_.row[n]);
 #define RLX_AMX_LOAD(n, from, step) rlx_rows64((char *)tiles_.row[n], 64, (const char *)(from), step);
+#define RLX_AMX_LOAD_WHOLE(n, from) RLX_AMX_LOAD(n, from, 64)
 #define RLX_AMX_STORE(n, to, step) rlx_rows64((char *)(to), step, (const char *)tiles_.row[n], 64);
 #define RLX_AMX_LOAD_I8_A(n, from, step) for (i64 r_ = 0; r_ < 16; r_++) __builtin_memcpy(tiles_.row[n][r_], (const char *)(from) + r_*(step), 32);
 #define RLX_AMX_LOAD_I8_B(n, from, step) for (i64 r_ = 0; r_ < 8; r_++) __builtin_memcpy(tiles_.row[n][r_], (const char *)(from) + r_*(step), 64);
@@ -53,6 +76,8 @@ static const rlx_tile_shapes RLX_UNUSED rlx_int8_tiles RLX_ALIGNED = {1, 0, {0},
 #define RLX_AMX_TILES
 #define RLX_AMX_ZERO(n) __asm__ volatile("tilezero %%tmm" #n ::);
 #define RLX_AMX_LOAD(n, from, step) __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #n :: "r"(from), "r"((i64)(step)) : "memory");
+/* A tile whose rows lie one after another: only its bytes are read, so that other values may stay in registers. */
+#define RLX_AMX_LOAD_WHOLE(n, from) __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #n :: "r"(from), "r"((i64)64), "m"(*(const char (*)[1024])(from)));
 #define RLX_AMX_STORE(n, to, step) __asm__ volatile("tilestored %%tmm" #n ", (%0,%1,1)" :: "r"(to), "r"((i64)(step)) : "memory");
 #define RLX_AMX_LOAD_I8_A(n, from, step) RLX_AMX_LOAD(n, from, step)
 #define RLX_AMX_LOAD_I8_B(n, from, step) RLX_AMX_LOAD(n, from, step)

@@ -45,9 +45,9 @@ class Scheme:
     fewer: str = "REACHES"
 
 
-BF16 = Scheme(1, ((0, 0),), 16, 16)
-X3 = Scheme(2, ((1, 0), (0, 0), (0, 1)), 4, 16)
-X6 = Scheme(3, ((2, 0), (1, 0), (1, 1), (0, 1), (0, 2), (0, 0)), 4, 32, "GE")
+BF16 = Scheme(1, ((0, 0),), 48, 16)
+X3 = Scheme(2, ((1, 0), (0, 0), (0, 1)), 12, 16)
+X6 = Scheme(3, ((2, 0), (1, 0), (1, 1), (0, 1), (0, 2), (0, 0)), 12, 32, "GE")
 
 
 @dataclass(frozen=True)
@@ -161,12 +161,13 @@ def _split_right(site: Site, scheme: Scheme, right: Operand, place: str) -> Kern
 def multiply(site: Site, scheme: Scheme, p: Products, w: Walk, left: Operand, rights: tuple[str | Packed, ...],
              row_block: int = ROW_BLOCK, decode: Sequence[Mapping[str, object]] = (), needs: tuple[str, ...] = ()) -> Kernel:
     """decode: of rights that are packed, how each is laid into tiles; templates/cpu/amx.c.j2.  needs: C functions that do it, else those of the planes."""
-    parts = epilogue(site, p.body, p.nodes, lambda k: f"before{k}[i*32 + jj]")
+    narrow = site.out.kept is DType.BF16
+    parts = epilogue(site, p.body, p.nodes, lambda k: f"before{k}[i*32 + jj]", "made" if narrow else "")
     operands, rows, columns = (left, *parts.operands), ctext.dim(w.rows), ctext.dim(p.columns)
     body = render("cpu/amx.c.j2", M=rows, N=columns, K=ctext.dim(p.depth), P=scheme.planes, MC=row_block, KC=scheme.depth, several=upper(p.depth) > scheme.depth * TILE_DEPTH,
                   whole=isinstance(p.columns, int) and p.columns % (2 * TILE) == 0, FEW=FEW_ROWS, resident=RESIDENT_NBYTES, products=len(p.nodes),
                   matrices=ctext.dim(w.count), batch=w.indices, at=[batch_offset(w, 1 + k) for k in range(len(p.nodes))],
-                  counts=[ctext.dim(product(r.shape[:-2])) for r in p.rights], row=parts.row, inner=parts.inner, decode=decode)
+                  counts=[ctext.dim(product(r.shape[:-2])) for r in p.rights], row=parts.row, inner=parts.inner, decode=decode, narrow=narrow)
     weights = tuple(f"const {'u8' if decode else 'u16'} *restrict w{k}" for k in range(len(rights)))
     count = f"{ctext.dim(w.count)}*rlx_ceil_quotient({rows}, (i64){row_block})*rlx_ceil_quotient({columns}, (i64)32)"
     return Kernel((*weights, *params(operands, site.out)), body, (*rights, *arguments(operands, site.out)), count, symbols_used(site), needs=needs or text(scheme))

@@ -1,9 +1,11 @@
 """Kernels of convolution on AMX: weights packed as planes in left tiles, windows gathered into right ones."""
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from rlxpy.backends.cpu import conv, ctext
+from rlxpy.backends.cpu import amx, conv, ctext
 from rlxpy.backends.cpu.amx import TILE, TILE_DEPTH, Scheme, by_planes, split, text
 from rlxpy.backends.cpu.elementwise import arguments, params
 from rlxpy.backends.cpu.isa import Isa
@@ -18,6 +20,8 @@ from rlxpy.ir.types import TensorType
 
 RESULTS = 32  # of a task: two column tiles
 PAIR = 32     # channels that go together: two row tiles
+# a task gathers the windows of so many tiles of k at a time
+BF16, X3, X6 = replace(amx.BF16, depth=16), replace(amx.X3, depth=4), replace(amx.X6, depth=4)
 
 
 @dataclass(frozen=True)

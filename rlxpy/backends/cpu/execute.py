@@ -6,6 +6,7 @@ import struct
 from collections import ChainMap, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from rlxpy.backends.host import failure, host_launch
 from rlxpy.backends.memory import Spot, aligned_bytes, locate, read_only, space_bytes
 from rlxpy.backends.state import State, own
 from rlxpy.errors import CompileError, RlxError
-from rlxpy.extend.backend import Span
+from rlxpy.extend.backend import Call, Span
 from rlxpy.extend.kernels import HostLaunch
 from rlxpy.extend.plan import Plan, Space, Step
 from rlxpy.frozen import dataclass
@@ -177,6 +178,13 @@ class CpuGraph:
                     self._call(m, {**m.spaces, Space.STATE: state.memory}, state.address, inputs, sizes, outputs)
         finally:
             self._idle.append(m)
+
+    @property
+    def lanes(self) -> int:
+        return threads.threads()
+
+    def run_each(self, calls: Sequence[Call]) -> None:
+        threads.share([partial(self.run, *call, None) for call in calls])
 
     def _call(self, m: _Arena, spaces: Mapping[Space, Array], state: int, inputs: Sequence[Array], sizes: Sizes, outputs: Sequence[Array]) -> None:
         bound, weights, lent = self._bind(sizes), self._weights, self._lent(inputs, outputs)

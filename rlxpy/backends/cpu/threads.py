@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from contextvars import copy_context
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,7 @@ class _Crew:
 
 _crew = _Crew()
 _limit: int | None = None
+_lane = threading.local()  # .alone: this thread's calls ask nobody for help
 
 
 def _begin_again() -> None:
@@ -52,11 +55,40 @@ if hasattr(os, "register_at_fork"):
 
 def workers(work: Any) -> tuple[int, int]:
     """Address of the workers that a call of this thread may ask for help, and how many they are.  work: C's rlx_work."""
-    count = min(threads() - 1, MOST_WORKERS)
+    count = 0 if getattr(_lane, "alone", False) else min(threads() - 1, MOST_WORKERS)
     crew = _crew
     if crew.made < count:
         crew.grow(count, work)
     return crew.address, min(count, crew.made)
+
+
+def share(tasks: Sequence[Callable[[], None]]) -> None:
+    """Does these, as many at once as a call may have threads, each by one of them; in their order, if there is one thread.
+
+    Raises what the first of them raised that failed; those after it may be left undone."""
+    turns, failed = iter(range(len(tasks))), dict[int, BaseException]()
+
+    def lane() -> None:
+        _lane.alone = True
+        try:
+            for k in turns:  # a range gives each number to one thread
+                try:
+                    tasks[k]()
+                except BaseException as e:
+                    failed[k] = e
+                if failed:
+                    break
+        finally:
+            _lane.alone = False
+
+    others = [threading.Thread(target=copy_context().run, args=(lane,), name="rlxpy-lane") for _ in range(min(threads(), len(tasks)) - 1)]
+    for other in others:
+        other.start()
+    lane()
+    for other in others:
+        other.join()
+    if failed:
+        raise failed[min(failed)]
 
 
 def threads() -> int:

@@ -10,13 +10,13 @@ from time import perf_counter
 from typing import Any
 from weakref import WeakSet
 
-from rlxpy.backends.cpu import compilers
+from rlxpy.backends.cpu import compilers, threads
 from rlxpy.backends.cpu.execute import CpuGraph, Library
 from rlxpy.backends.cpu.program import Program
 from rlxpy.backends.host import LIBRARY, as_stored, by_size, host_launch, launcher, run_chain
 from rlxpy.backends.reference import HostGraph
 from rlxpy.backends.state import State
-from rlxpy.extend.backend import Span
+from rlxpy.extend.backend import Call, Span
 from rlxpy.extend.kernels import HostLaunch
 from rlxpy.extend.plan import Plan, Step
 from rlxpy.ir.dims import Dim, Sizes, at, product
@@ -139,6 +139,18 @@ class TieredGraph:
                 self._done.wait(max(seconds, LEAST_WAIT_SECONDS))
                 running = self._running
         running.run(inputs, sizes, outputs, state)
+
+    @property
+    def lanes(self) -> int:
+        return threads.threads()
+
+    def run_each(self, calls: Sequence[Call]) -> None:
+        """On the reference one after another: each looks whether the code is there by now."""
+        for k, call in enumerate(calls):
+            if isinstance(self._running, CpuGraph):
+                self._running.run_each(calls[k:])
+                break
+            self.run(*call, None)
 
     def profile(self, inputs: Sequence[Array], sizes: Sizes, outputs: Sequence[Array], state: State | None) -> tuple[Span, ...]:
         """Of the tier that lasts."""
