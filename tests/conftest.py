@@ -6,6 +6,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from registers import left_behind
 
 from rlxpy import hub
 from rlxpy.errors import RlxError
@@ -40,3 +41,14 @@ def _model(name: str) -> Path:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--bless", action="store_true", help="rewrite golden files with what the code gives now")
+
+
+_told = {""}
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """The test after which the processor's registers are other than they should be fails: else one that comes later would, and nobody knew why."""
+    if (left := left_behind()) not in _told:
+        _told.add(left)
+        pytest.fail(f"{item.nodeid} or what was loaded for it changed this thread's registers: {left}", pytrace=False)

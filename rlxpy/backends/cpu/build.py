@@ -13,7 +13,7 @@ from pathlib import Path
 from rlxpy import __version__
 from rlxpy.backends.cache import kept
 from rlxpy.backends.cpu.compilers import Compiler, run
-from rlxpy.backends.cpu.isa import Isa
+from rlxpy.backends.cpu.isa import NO_MMX, Isa, this_machine
 from rlxpy.backends.listing import excerpt
 from rlxpy.backends.templates import flat
 from rlxpy.errors import CompileError
@@ -37,7 +37,7 @@ def flags_of(isa: Isa, compiler: Compiler) -> tuple[str, ...]:
     """The baseline comes first: zig would take the very CPU it runs on, with checks at -O0, and some distributions' gcc starts higher."""
     x86 = ("-march=x86-64",) if isa.machine == "x86_64" else ()
     baseline = ("-mcpu=baseline", "-fno-sanitize=undefined") if compiler.family == "zig" else x86
-    return (*FLAGS, *baseline, *isa.flags, f"-DRLX_VL={isa.vector}")
+    return (*FLAGS, *baseline, *NO_MMX.get(isa.machine or this_machine(), ()), *isa.flags, f"-DRLX_VL={isa.vector}")
 
 
 def prelude() -> str:

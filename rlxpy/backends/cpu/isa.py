@@ -61,13 +61,22 @@ EXTRAS = (
     Extra("vnni_emulated", "", frozenset(), ("-DRLX_VNNI_EMULATED",), frozenset({"vnni"})),
     Extra("amx_emulated", "", frozenset(), ("-DRLX_AMX_EMULATED",), frozenset({"amx", "amx_int8"})),
 )
+# gcc moves 64-bit integers through MMX registers where others run short, and does not give them back: afterwards long double, and what NumPy
+# makes with it (the tables of np.fft), is NaN in that thread.
+NO_MMX = {"x86_64": ("-mno-mmx",)}
 SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA = 158, 0x1023, 18
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
+def this_machine() -> str:
+    """The processor's family by the name that rows of ISAS give it."""
+    said = platform.machine().lower()
+    return _MACHINES.get(said, said)
+
+
 def available(machine: str | None = None, has: Iterable[str] | None = None) -> tuple[Isa, ...]:
     """Instruction sets of this machine, or of one with these CPU flags, best first."""
-    machine = machine or _MACHINES.get(platform.machine().lower(), platform.machine().lower())
+    machine = machine or this_machine()
     has = cpu_flags() if has is None else frozenset(has)
     return tuple(_with(isa, [e for e in EXTRAS if e.base == isa.name and e.needs <= has]) for isa in ISAS if isa.machine in (machine, "") and isa.needs <= has)
 

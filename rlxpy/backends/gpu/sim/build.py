@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rlxpy.backends.cache import kept
 from rlxpy.backends.cpu.compilers import Compiler, first, run
-from rlxpy.backends.cpu.isa import detect
+from rlxpy.backends.cpu.isa import NO_MMX, detect, this_machine
 from rlxpy.backends.gpu.offline import HEADER, device_compiler
 from rlxpy.backends.templates import folder, read
 from rlxpy.errors import BackendMissing, CompileError
@@ -63,7 +63,7 @@ def kernels(source: str, defines: Sequence[str], options: Sequence[str]) -> Path
 def _built(flags: tuple[str, ...], file: str, texts: dict[str, str]) -> Path:
     """texts: by name, the file to compile and what it includes."""
     compiler = cxx()
-    flags = (*PLAIN.get(compiler.family, ()), *flags)
+    flags = (*PLAIN.get(compiler.family, ()), *NO_MMX.get(this_machine(), ()), *flags)
     facts = json.dumps([platform.machine(), compiler.argv, compiler.version, flags, file, texts])
     key = hashlib.blake2b(facts.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
     return kept("code", key, ".so", lambda out: _compile((*compiler.argv, *flags), file, texts, out), runs=True)
