@@ -1,4 +1,4 @@
-"""One line on stderr for what a person should know: said once a process, silenced by RLX_QUIET."""
+"""What a person should know, on stderr: once a process or each time, silenced by RLX_QUIET."""
 from __future__ import annotations
 
 import sys
@@ -9,5 +9,9 @@ from rlxpy.settings import setting
 
 @cache
 def note_once(text: str) -> None:
+    note(text)
+
+
+def note(text: str) -> None:
     if not setting("quiet"):
         print(f"rlxpy: {text}", file=sys.stderr)

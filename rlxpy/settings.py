@@ -62,7 +62,7 @@ def _user_cache() -> str:
 
 SETTINGS: dict[str, Setting] = {s.name: s for s in (
     Setting("device", _names, "auto", "devices to try, in this order only; auto is the first of cpu, reference that works", "compile(device=)"),
-    Setting("debug", _level, "0", "1 names passes and times, 2 fusion, 3 selection, 4 plan, 5 every value's range; any level checks plans and poisons arenas", "settings.override(debug=1)"),
+    Setting("debug", _level, "0", "of every compile 1 tells passes and times, 2 fusion too, 3 kernels, 4 why these, 5 memory; any level checks plans and poisons arenas", "settings.override(debug=1)"),
     Setting("dump", _folder, "", "folder that gets the graph after every pass and the plan", "settings.override(dump=...)"),
     Setting("cache", _folder, "", "folder for downloaded models and compiled code; empty is rlxpy below the user's cache folder", "settings.override(cache=...)"),
     Setting("kernels", _names, "", "kernel libraries in order of preference; empty is every library, the reference last", "CompileOptions(kernels=)"),

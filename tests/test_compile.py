@@ -212,6 +212,22 @@ def test_every_step_can_be_watched_and_dumped(tmp_path: Path) -> None:
     assert caught.value.where.startswith(__file__)
 
 
+def test_each_level_of_debug_tells_more_of_every_compile(capsys: pytest.CaptureFixture[str]) -> None:
+    b = Builder("told")
+    graph = b.finish((b.input("x", (3, 4)) * 2.0).relu())
+    parts = ("passes", "notes", "launches", "selection", "memory")
+    for level in range(6):
+        for _ in range(2):  # the second compile has its plan already
+            with settings.override(debug=level):
+                compile(graph, device="reference")
+            said = capsys.readouterr().err.splitlines()
+            assert [line for line in said if line in parts] == list(parts[:level])
+            assert ("rlxpy: compiled told" in said) == (level > 0)
+    with settings.override(debug=5, quiet=True):
+        compile(graph, device="reference")
+    assert capsys.readouterr().err == ""
+
+
 def test_explain_and_reports_speak_of_this_graph() -> None:
     run = compile(build(lambda b: (b.input("x", (2, 3)) + 1.0) * b.param("w", (3,))), {"w": np.ones(3, np.float32)})
     text = run.explain()

@@ -38,7 +38,6 @@ DOORS = {"rlxpy", "rlxpy.__main__", "rlxpy.extend"}  # offer names of every laye
 READERS = {
     "hub/pip.py": "the child's environment is the user's, less what belongs to this Python",
     "cli/progress.py": "TERM is the terminal's word for what it can draw",
-    "cli/doctor.py": "CC is every compiler's convention",
     "cli/env.py": "tells apart the environment and the default",
     "backends/cpu/compilers.py": "PATH is where compilers are looked for",
 }

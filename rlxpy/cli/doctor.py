@@ -1,11 +1,8 @@
 """`rlx doctor`: what works on this machine, and what to do about the rest."""
 from __future__ import annotations
 
-import os
 import platform
-import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -20,9 +17,6 @@ from rlxpy.cli.app import command
 from rlxpy.cli.report import Json, printable, show, size
 from rlxpy.frozen import dataclass
 from rlxpy.settings import cache_home
-
-_COMPILERS = ("cc", "gcc", "clang")
-_COMPILER_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -95,17 +89,12 @@ def products(vendor: str) -> Callable[[], Finding]:
 
 
 def c_compiler() -> Finding:
-    fix = "install one (Debian: apt-get install gcc libc6-dev), or name it in CC"
-    wanted = (os.environ["CC"],) if os.environ.get("CC") else _COMPILERS
-    command = next((words for words in map(shlex.split, wanted) if words and shutil.which(words[0])), None)
-    if command is None:
-        return Finding("c compiler", "absent", f"none of {', '.join(wanted)} on PATH", fix)
-    try:
-        told = subprocess.run([*command, "--version"], capture_output=True, text=True, errors="replace",
-                              timeout=_COMPILER_SECONDS, check=True).stdout
-    except (OSError, subprocess.SubprocessError) as e:
-        return Finding("c compiler", "absent", f"{shlex.join(command)} does not run: {e}", fix)
-    return Finding("c compiler", "ok", f"{shlex.join(command)}: {told.partition(chr(10))[0]}")
+    from rlxpy.backends.cpu.compilers import Compiler, find_compiler
+
+    found = find_compiler()
+    if isinstance(found, Compiler):
+        return Finding("c compiler", "ok", found.text)
+    return Finding("c compiler", "absent", found, "apt-get install gcc libc6-dev (Debian), or pip install 'rlxpy[cc]', or name one in RLX_CC")
 
 
 def cache() -> Finding:

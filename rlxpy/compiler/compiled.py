@@ -207,12 +207,17 @@ class CompiledGraph:
         """One row a launch: node, op, kernel, tier, place, user's line."""
         return self.plan.table()
 
-    def explain(self) -> str:
-        """Device, passes, fusion, kernels and memory, for a person."""
+    def explain(self, level: int = 5) -> str:
+        """For a person: 1 device, passes and their times, 2 fusion too, 3 kernels, 4 why these, 5 memory."""
         tier = [f"tier {self._executable.tier_text}"] if isinstance(self._executable, Tiered) else []
         lines = [f"device {self.device}", *(f"  passed over {p}" for p in self.passed_over), *tier, "passes"]
         lines += [f"  {r.name}: {r.nodes_before} -> {r.nodes_after} nodes, {r.seconds * 1e3:.1f} ms" for r in self.report.runs]
-        lines += ["notes", *(f"  {n}" for n in self.report.notes)]
-        lines += ["launches", *(f"  {row['node']} {row['op']} : {row['type']} by {row['kernel']}" for row in self.dispatch())]
-        lines += ["selection", *(f"  {line}" for line in str(self.selection()).splitlines())]
-        return "\n".join([*lines, "memory", *(f"  {k} {v}" for k, v in self.memory().items())])
+        if level >= 2:
+            lines += ["notes", *(f"  {n}" for n in self.report.notes)]
+        if level >= 3:
+            lines += ["launches", *(f"  {row['node']} {row['op']} : {row['type']} by {row['kernel']}" for row in self.dispatch())]
+        if level >= 4:
+            lines += ["selection", *(f"  {line}" for line in str(self.selection()).splitlines())]
+        if level >= 5:
+            lines += ["memory", *(f"  {k} {v}" for k, v in self.memory().items())]
+        return "\n".join(lines)

@@ -31,7 +31,7 @@ from rlxpy.ir.extension import registered_ops
 from rlxpy.ir.graph import Graph
 from rlxpy.ir.place import placed
 from rlxpy.ir.text import show
-from rlxpy.notes import note_once
+from rlxpy.notes import note, note_once
 
 KEPT_PLANS = 64  # the oldest goes: a session may live as long as a server
 Lowered = tuple[Plan, tuple[Hoisted | Relaid, ...], Report]
@@ -80,7 +80,10 @@ class Session:
         if isinstance(executable, Tiered):
             wait = settings.setting("wait") if wait is None else wait
             executable.wait() if wait else executable.start()
-        return CompiledGraph(graph, plan, executable, weights, hoisted, report, self.options, spec, self._chosen.passed_over)
+        made = CompiledGraph(graph, plan, executable, weights, hoisted, report, self.options, spec, self._chosen.passed_over)
+        if level := settings.setting("debug"):
+            note(f"compiled {graph.name}\n{made.explain(level)}")
+        return made
 
     def _load(self, plan: Plan, params: Mapping[str, Array], checks: bool) -> ExecutableGraph:
         """Raises CompileError where a backend of somebody else fails."""

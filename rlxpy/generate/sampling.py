@@ -124,7 +124,8 @@ class Sampler:
         if not np.max(scores) < inf:  # NaN compares false as well
             at = int(np.flatnonzero(~(scores < inf))[0])
             raise InputError("no token can be chosen", where=f"logit {at} of {scores.size}",
-                             why=f"wanted a number or -inf, found {scores[at]}", fix="RLX_DEBUG=5 shows the first value that is not finite")
+                             why=f"wanted a number or -inf, found {scores[at]}",
+                             fix="try device='reference': what is not finite there too comes from the weights; on a GPU RLX_DEBUG=1 names the kernel that made it")
         if np.max(scores) == -inf:
             raise InputError("no token can be chosen", why=f"all {scores.size} logits are -inf", fix="leave at least one token unmasked")
         if self.repetition_penalty != 1:
