@@ -215,9 +215,9 @@ def _nbytes(o: Operand) -> int:
     return total
 
 
-def write(unit: Unit, step: Step) -> tuple[tuple[str, str]]:
+def write(unit: Unit, step: Step) -> tuple[str, str]:
     """A name and the C of a step of the program that is a loop or a branch.  When all its kernels are single tasks, one thread runs it."""
     w = _Writer(unit, depth=1)
     w.control(unit.plan, step, unit.at)
     alone = " && ".join(w.alone) or "1"
-    return ((function_name(step.node), "\n".join(["{", f"  RLX_LOOP_BEGIN({alone})", *w.lines, "  RLX_LOOP_END", "}"])),)
+    return function_name(step.node), "\n".join(["{", f"  RLX_LOOP_BEGIN({alone})", *w.lines, "  RLX_LOOP_END", "}"])

@@ -3,8 +3,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from rlxpy.backends.cpu import control, ctext
+from rlxpy.backends.cpu.dispatch import Task, dispatch
 from rlxpy.backends.cpu.kernel import Addresses, Emitter, lent
 from rlxpy.backends.cpu.narrow import narrow
 from rlxpy.backends.cpu.packing import Packed
@@ -56,28 +58,36 @@ def write(plan: Plan, prelude: str, emitter: Callable[[Step], Emitter | None]) -
     names, lends = tuple(sorted(_symbols(plan))), lent(plan)
     unit = Unit(plan, Addresses({b: f"lent[{i}]" for i, b in enumerate(lends)}, narrow=narrow(plan)), names, emitter)
     launches: list[Launch] = []
-    cases: list[str] = []  # of the switch over all steps
+    tasks: list[Task] = []  # of the switch over all launches
     walks: list[str] = []  # of the one over loops and branches
     segments: list[Segment] = []
     for step in (variant for s in plan.steps for variant in s.variants):
         if step.frame is None and emitter(step) is None:
-            segments.append(Segment(len(cases), len(cases), step))
+            segments.append(Segment(len(tasks), len(tasks), step))
             continue
-        first = len(cases)
+        first = len(tasks)
         said = ctext.comment(show_node(step.node)) + (f"  {ctext.comment(step.node.where)}" if step.node.where else "")
-        for function, text in control.write(unit, step) if step.frame else [(c.function, f"RLX_TASKS({c.tasks}, {c.text})") for c in unit.calls(plan, step, unit.at)]:
-            case = "\n".join([f"    case {len(cases)}: /* {said} */", *(f"      {line}" for line in text.splitlines())]) + " break;"
-            walks += [case] if step.frame else []
-            cases.append(f"    case {len(cases)}: return -1;" if step.frame else case)
+        if step.frame:
+            function, text = control.write(unit, step)
+            walks.append("\n".join([f"    case {len(tasks)}: /* {said} */", *(f"      {line}" for line in text.splitlines())]) + " break;")
+            tasks.append(Task(said, "-1", ""))
             launches.append(Launch(step, function))
-        if segments and segments[-1].host is None:
-            segments[-1] = Segment(segments[-1].lo, len(cases))
         else:
-            segments.append(Segment(first, len(cases)))
+            for c in unit.calls(plan, step, unit.at):
+                tasks.append(Task(said, c.tasks, c.text))
+                launches.append(Launch(step, c.function))
+        if segments and segments[-1].host is None:
+            segments[-1] = Segment(segments[-1].lo, len(tasks))
+        else:
+            segments.append(Segment(first, len(tasks)))
     fixed = _fixed_names(plan, unit.packs)
+
+    def named(text: str) -> str:
+        return _FIXED.sub(lambda m: f"fixed[{fixed[int(m[1])]}]" if int(m[1]) in fixed else m[0], text)
+
+    table, cases = dispatch([replace(t, call=named(t.call)) for t in tasks])
     sizes = "".join(f"  const i64 {ctext.size_name(n)} = size[{i}]; (void){ctext.size_name(n)};\n" for i, n in enumerate(names))
-    locals_, switches = LOCALS + sizes, [_FIXED.sub(lambda m: f"fixed[{fixed[int(m[1])]}]" if int(m[1]) in fixed else m[0], "\n".join(c)) for c in (cases, walks)]
-    run = RUN.replace("@LOCALS@", locals_).replace("@CASES@", switches[0]).replace("@WALKS@", switches[1])
+    run = RUN.replace("@LAUNCHES@", table).replace("@LOCALS@", LOCALS + sizes).replace("@CASES@", cases).replace("@WALKS@", named("\n".join(walks)))
     source = "\n".join([prelude, *unit.shared, *unit.constants, *unit.functions.values(), _enum(fixed), run])
     hosts = any(s.host for s in segments)
     fallible = hosts or any(FAIL in f for f in unit.functions.values())
@@ -100,11 +110,14 @@ LOCALS = """  char *const arena = pool->arena, *const state = pool->state;
   (void)arena; (void)lent; (void)state; (void)fixed; (void)size;
 """
 RUN = """
-/* Tasks t0..t1 of a step; with a negative t0, how many it has: -1 for a loop or branch.  It grows with the model and only passes on
-   addresses: optimising it would take longer than compiling all kernels. */
+/* The launches in their order: which case of rlx_task each is, and what is its own. */
+@LAUNCHES@
+/* Tasks t0..t1 of a step; with a negative t0, how many it has: -1 for a loop or branch.  It only passes on addresses: there is nothing
+   to optimise. */
 static RLX_AS_WRITTEN i64 rlx_task(const rlx_pool *pool, i64 step, i64 t0, i64 t1) {
-@LOCALS@  (void)t1;
-  switch (step) {
+@LOCALS@  const i64 *const at = rlx_launches[step].at;
+  (void)at; (void)t1;
+  switch (rlx_launches[step].which) {
 @CASES@
   }
   return 0;
