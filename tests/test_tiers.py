@@ -16,8 +16,10 @@ import numpy as np
 import pytest
 
 from rlxpy import Builder, CompileOptions, compile, notes, settings, sym
-from rlxpy.backends.cpu import tiers
+from rlxpy.backends.cpu import execute, tiers
+from rlxpy.backends.cpu.build import SUFFIX
 from rlxpy.backends.cpu.compilers import Compiler, find_compiler
+from rlxpy.backends.cpu.packing import pack
 from rlxpy.backends.cpu.tiers import reference_seconds
 from rlxpy.errors import BackendMissing, CompileError, InputError
 from rlxpy.ir.quantize import quantize
@@ -108,6 +110,32 @@ def test_calls_of_many_threads_meet_the_change(slow: Callable[[float], str], tmp
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(work, range(4))) == [{"reference", "cpu"}] * 4
+
+
+@needs_compiler
+def test_weights_are_laid_out_while_the_compiler_runs_and_those_of_meanwhile_are_not_lost(slow: Callable[[float], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed, compiled = threading.Event(), list[bool]()
+
+    def noted(*args: Any) -> Any:
+        compiled.append(any(tmp_path.glob(f"code/*/*{SUFFIX}")))
+        made = pack(*args)
+        packed.set()
+        return made
+
+    monkeypatch.setattr(execute, "pack", noted)
+    b = Builder()
+    graph = b.finish(b.input("x", (40, 24)) @ b.param("w", (24, 48)) + b.param("c", (48,)))
+    weights = {"w": np.ones((24, 48), np.float32), "c": np.ones(48, np.float32)}
+    ones = np.ones((40, 24), np.float32)
+    with settings.override(cc=slow(0.7), cache=tmp_path):
+        run = compile(graph, weights, device="cpu", wait=False)
+        assert packed.wait(20)
+        run.set_param("w", np.full((24, 48), 2, np.float32))
+        run.wait()
+    assert run.tier == "cpu"
+    for _ in range(2):
+        np.testing.assert_array_equal(run(ones), np.full((40, 48), 49))
+    assert compiled == [False, True], "once for each set of weights, first while the compiler sleeps"
 
 
 def test_what_fails_in_the_background_is_told_once_and_kept(broken: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -129,6 +129,9 @@ def narrowed(graph: Graph, node: Node, sizes: Mapping[str, Any]) -> tuple[Graph,
     def typed(t: TensorType) -> TensorType:
         return TensorType(tuple(at(d, sizes) if isinstance(d, SymDim) else d for d in t.shape), t.dtype)
 
-    leaves = {r.node: replace(graph[r], types=tuple(map(typed, graph[r].types))) for r in node.inputs}
     changed = replace(node, types=tuple(map(typed, node.types)), attrs=node.attrs.bind(sizes))
-    return replace(graph, nodes=tuple(leaves.get(n.id, changed if n.id == node.id else n) for n in graph.nodes)), changed
+    nodes = list(graph.nodes)
+    for i in {r.node for r in node.inputs}:
+        nodes[i] = replace(nodes[i], types=tuple(map(typed, nodes[i].types)))
+    nodes[node.id] = changed
+    return replace(graph, nodes=tuple(nodes)), changed

@@ -1,6 +1,7 @@
 """The invariants of a graph, checked after every pass so that a guilty pass is named."""
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from rlxpy.errors import RlxError, VerifyError
@@ -33,8 +34,9 @@ def _faults(graph: Graph, sound: set[Graph]) -> Iterator[tuple[str, str]]:
     for r in (*states, *graph.results):
         if not _exists(graph, r, len(graph)):
             yield "", f"result {r} does not exist"
+    times = Counter(states)
     for state, new in graph.updates:
-        if graph[state].op is not Op.STATE or graph.type(state) != graph.type(new) or states.count(state) > 1:
+        if graph[state].op is not Op.STATE or graph.type(state) != graph.type(new) or times[state] > 1:
             yield "", f"update {state} = {new} joins {graph.type(state)} and {graph.type(new)}; a state is updated once, with its own type"
     if len(graph.output_names) != len(graph.outputs) or len(set(graph.output_names)) != len(graph.outputs):
         yield "", f"{len(graph.outputs)} outputs are named {', '.join(map(repr, graph.output_names)) or 'nothing'}"

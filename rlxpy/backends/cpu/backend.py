@@ -3,7 +3,7 @@
 Whether it can run here is asked by every process: what writes C and runs it is imported by those that go on."""
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -61,16 +61,16 @@ class Cpu:
     def load(self, plan: Plan, params: Mapping[str, Array], *, debug: bool = False) -> TieredGraph:
         from rlxpy.backends.cpu.build import build
         from rlxpy.backends.cpu.execute import Library
-        from rlxpy.backends.cpu.tiers import TieredGraph
+        from rlxpy.backends.cpu.tiers import TieredGraph, meanwhile
 
         compiler = find_compiler()
         if not isinstance(compiler, Compiler):
             raise BackendMissing("the cpu backend needs a C compiler", why=compiler, fix="pip install 'rlxpy[cc]', or use device='reference'")
         isa = self.isa
 
-        def made() -> tuple[Program, Library]:
+        def made() -> tuple[Program, Callable[[], Library]]:
             program = self.program(plan, isa)
-            return program, Library(build(program.source, isa, compiler), lambda *flags: build(program.source, isa, compiler, flags))
+            return program, meanwhile(lambda: Library(build(program.source, isa, compiler), lambda *flags: build(program.source, isa, compiler, flags)))
 
         return TieredGraph(plan, params, debug, made)
 

@@ -118,9 +118,9 @@ class _Bound:
 class CpuGraph:
     """Calls may come from several threads: each has an arena of its own."""
 
-    def __init__(self, plan: Plan, program: Program, library: Library, params: Mapping[str, Array], debug: bool) -> None:
-        self.plan, self.program, self.library, self.debug = plan, program, library, debug
-        self._run, self._undo, self._work = functions(library.path)
+    def __init__(self, plan: Plan, program: Program, library: Callable[[], Library], params: Mapping[str, Array], debug: bool) -> None:
+        """library() is asked last: it may be compiled while weights are laid out."""
+        self.plan, self.program, self.debug = plan, program, debug
         self._buffers = {n.name: plan.places[n.refs[0]].buffer for n in plan.graph.params}
         consts = {plan.places[n.refs[0]].buffer: n.attrs.value.array for n in plan.graph if n.op is Op.CONST}  # type: ignore[attr-defined]
         self._arrays: dict[int, Array] = {**consts, **{self._buffers[k]: np.asarray(a, order="C") for k, a in params.items()}}
@@ -135,6 +135,8 @@ class CpuGraph:
         self._shape = 1 << longest.bit_length(), len(program.symbols), len(program.lent)
         self._results = results(plan)
         self._blocks = _blocks.setdefault(self._shape, deque())
+        self.library = library()
+        self._run, self._undo, self._work = functions(self.library.path)
 
     # ---- weights
     def set_params(self, arrays: Mapping[str, Array]) -> None:

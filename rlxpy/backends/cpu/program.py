@@ -80,7 +80,7 @@ def write(plan: Plan, prelude: str, emitter: Callable[[Step], Emitter | None]) -
             segments[-1] = Segment(segments[-1].lo, len(tasks))
         else:
             segments.append(Segment(first, len(tasks)))
-    fixed = _fixed_names(plan, unit.packs)
+    fixed = _fixed_names(plan, tuple(unit.packs))
 
     def named(text: str) -> str:
         return _FIXED.sub(lambda m: f"fixed[{fixed[int(m[1])]}]" if int(m[1]) in fixed else m[0], text)

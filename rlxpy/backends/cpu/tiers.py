@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 from rlxpy.backends.cpu import compilers, threads
@@ -25,13 +25,14 @@ from rlxpy.ir.graph import Graph, Node
 from rlxpy.ir.op import Op
 from rlxpy.notes import note_once
 
+T = TypeVar("T")
 PATIENCE_SECONDS = 0.1        # a call that the reference is quicker with than this never waits for the compiler
 LEAST_WAIT_SECONDS = 3.0      # others wait at least so long: a compile takes a second or two, and a slow call cannot be stopped half-way
 # Seconds that the reference takes, roughly: for an element of a result, a multiplication in a product, an element of packed weights.
 SECONDS_ELEMENT, SECONDS_PRODUCT, SECONDS_UNPACK = 2e-9, 5e-11, 1e-8
 COMPILERS = 2                 # at most, at once: a program that makes a hundred graphs keeps its machine
 EXIT_SECONDS = 2.0
-Build = Callable[[], tuple[Program, Library]]
+Build = Callable[[], tuple[Program, Callable[[], Library]]]  # the library is waited for when it is asked for
 
 _turns = threading.BoundedSemaphore(COMPILERS)
 _unfinished: WeakSet[TieredGraph] = WeakSet()
@@ -91,7 +92,12 @@ class TieredGraph:
         try:
             program, library = self._build()
             with self._lock:
-                self._running = CpuGraph(self.plan, program, library, self._params, self.debug)
+                given = dict(self._params)
+            compiled = CpuGraph(self.plan, program, library, given, self.debug)
+            with self._lock:
+                if changed := {name: a for name, a in self._params.items() if a is not given[name]}:
+                    compiled.set_params(changed)
+                self._running = compiled
             self._taken = perf_counter() - self._born
         except Exception as e:
             self.error = e
@@ -162,6 +168,31 @@ class TieredGraph:
         if key not in self._seconds:
             self._seconds[key] = sum(reference_seconds(self.plan.graph, s.node, sizes) for s in self.plan.steps)
         return self._seconds[key]
+
+
+def meanwhile(make: Callable[[], T]) -> Callable[[], T]:
+    """Begin to make something, with the settings of this thread; what is returned waits for it, and raises what kept it from being made."""
+    made: list[T] = []
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            made.append(make())
+        except BaseException as e:
+            failed.append(e)
+
+    def result() -> T:
+        thread.join()
+        if failed:
+            raise failed[0]
+        return made[0]
+
+    thread = threading.Thread(target=copy_context().run, args=(work,), name="rlxpy-making", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # the system grants no thread now
+        return make
+    return result
 
 
 def numpy_launch(graph: Graph, step: Step) -> HostLaunch:

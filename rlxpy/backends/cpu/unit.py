@@ -41,7 +41,7 @@ class Unit:
     functions: dict[str, str] = field(default_factory=dict)
     literals: dict[Constant, str] = field(default_factory=dict)
     shared: dict[str, None] = field(default_factory=dict)  # C functions that kernels call
-    packs: list[Packed] = field(default_factory=list)
+    packs: dict[Packed, int] = field(default_factory=dict)  # each with its number
     inner: list[tuple[Graph, Node]] = field(default_factory=list)  # nodes of loops, numbered after the plan's own: what an error names
     _kernels: dict[tuple[Any, ...], str] = field(default_factory=dict)
     _taken: set[str] = field(default_factory=set)
@@ -80,9 +80,8 @@ class Unit:
     def _argument(self, a: str | Packed) -> str:
         if isinstance(a, str):
             return a
-        if a not in self.packs:
-            self.packs.append(a)
-        return f"(const {a.form.c} *)fixed[{len(self.plan.buffers) + self.packs.index(a)}]"
+        number = self.packs.setdefault(a, len(self.packs))
+        return f"(const {a.form.c} *)fixed[{len(self.plan.buffers) + number}]"
 
     @property
     def constants(self) -> list[str]:
