@@ -258,7 +258,7 @@ def kv_append(cache: Array, new: Array, pos: Array, axis: int) -> Array:
 
 # ---- model blocks --------------------------------------------------------------------------------------------------
 def layer_norm(x: Array, *params: Array, eps: float) -> Array:
-    """Two passes, so a constant row gives exactly the bias.  Ba et al. 2016, arXiv:1607.06450."""
+    """Two passes, so no variance is below zero.  Ba et al. 2016, arXiv:1607.06450."""
     d = x - _mean(x)
     y = d / np.sqrt(_mean(d * d) + x.dtype.type(eps))
     return np.asarray(_affine(y, params))
