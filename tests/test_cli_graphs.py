@@ -433,6 +433,7 @@ def test_emit_writes_a_project(layer: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("args", "code", "said"), [
     (("--target", "c99"), 2, "--out"), (("--target", "c98", "-o", "made"), 1, "no target 'c98'"), (("--target", "c99", "-o", "made"), 1, "2 of 2 params are missing"),
+    (("--target", "c99", "-o", "made"), 1, "--params FILE"),
 ])
 def test_a_project_that_cannot_be_is_an_error(layer: str, args: tuple[str, ...], code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

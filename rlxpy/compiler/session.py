@@ -165,7 +165,7 @@ def weights_of(graph: Graph, params: Mapping[str, Any]) -> dict[str, Array]:
     if missing:
         raise InputError(f"{len(missing)} of {len(graph.params)} params are missing",
                          why=f"first: {', '.join(map(repr, missing[:3]))}; given: {len(params)}",
-                         fix=f"compile(graph, params) with a params[{missing[0]!r}], as in compile(model.graph, model.params)")
+                         fix=f"compile(graph, params) with a params[{missing[0]!r}], as in compile(model.graph, model.params); `rlx emit` takes them from --params FILE")
     return {n.name: kept(check_param(n, params[n.name])) for n in graph.params}
 
 
