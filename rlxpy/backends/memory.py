@@ -1,6 +1,7 @@
 """Planned values as NumPy arrays over the memory that the plan put them in."""
 from __future__ import annotations
 
+import ctypes
 import mmap
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,6 +17,7 @@ from rlxpy.ir.graph import Ref
 from rlxpy.ir.types import bind
 
 ALIGN_NBYTES = 64  # a cache line, and the widest vector
+_byte: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
 
 
 def aligned_bytes(nbytes: int, make: Callable[..., Array] = np.empty) -> Array:
@@ -23,6 +25,14 @@ def aligned_bytes(nbytes: int, make: Callable[..., Array] = np.empty) -> Array:
     raw: Array = make(nbytes + ALIGN_NBYTES, np.uint8)
     start = -raw.ctypes.data % ALIGN_NBYTES
     return raw[start:start + nbytes]
+
+
+def address(array: Array) -> int:
+    """Where its first element is: array.ctypes.data in a third of the time, where Python's buffers know such arrays."""
+    try:
+        return ctypes.addressof(_byte(array))
+    except (TypeError, ValueError, BufferError):  # only read, without elements, not in order, of a type of ml_dtypes
+        return int(array.__array_interface__["data"][0])
 
 
 def zero_pages(nbytes: int, dtype: Any) -> Array:

@@ -24,6 +24,7 @@ from rlxpy.ir.graph import Graph, Node
 from rlxpy.ir.op import Op
 from rlxpy.ir.place import placed
 from rlxpy.ir.types import bind
+from rlxpy.pages import keep
 
 
 class CompiledGraph:
@@ -56,6 +57,8 @@ class CompiledGraph:
         arrays, known = gather_inputs(self.source, inputs, named, {} if sizes is None else sizes)
         self._refuse_empty(known)
         outputs = tuple([np.empty(bind(shape, known), dtype) for shape, dtype in self._results])
+        if len(outputs) > 1:
+            keep(sum([a.nbytes for a in outputs]))
         self._run(arrays, known, outputs, state)
         return outputs[0] if len(outputs) == 1 else outputs
 

@@ -18,7 +18,7 @@ from rlxpy.backends.cpu.packing import pack
 from rlxpy.backends.cpu.program import Program
 from rlxpy.backends.faults import index_fault
 from rlxpy.backends.host import failure, host_launch
-from rlxpy.backends.memory import Spot, aligned_bytes, locate, read_only, space_bytes
+from rlxpy.backends.memory import Spot, address, aligned_bytes, locate, read_only, space_bytes
 from rlxpy.backends.state import State, own
 from rlxpy.errors import CompileError, RlxError
 from rlxpy.extend.backend import Call, Span
@@ -197,7 +197,7 @@ class CpuGraph:
         for spot, buffer, given in zip(bound.inputs, self.program.lent, inputs, strict=False):
             if buffer not in lent:
                 spot.view(spaces, fixed)[...] = given
-        places = [lent[b].__array_interface__["data"][0] if b in lent else own for b, own in zip(self.program.lent, m.lent, strict=True)]
+        places = [address(lent[b]) if b in lent else own for b, own in zip(self.program.lent, m.lent, strict=True)]
         block = self._block()
         block.begin(places, bound.sizes, m.log_address, 0)
         try:
