@@ -26,8 +26,8 @@ from rlxpy.extend.quantisers import (
 )
 from rlxpy.flow.weights import Rounded, open_weights, views
 from rlxpy.generate.opened import OpenedModel, asked
-from rlxpy.ir.dtypes import Array
-from rlxpy.ir.encoding import Encoding, encoding
+from rlxpy.ir.dtypes import Array, DType
+from rlxpy.ir.encoding import Encoding, Level, encoding, encoding_registry, planar, register_encoding
 from rlxpy.ir.quantize import quantize
 
 RNG = np.random.default_rng(4)
@@ -54,7 +54,7 @@ class Coarse:
 
 @pytest.fixture(autouse=True)
 def _scope() -> Iterator[None]:
-    with quantiser_registry():
+    with quantiser_registry(), encoding_registry():
         yield
 
 
@@ -157,7 +157,16 @@ def test_a_weight_goes_by_in_blocks_of_whole_row_blocks(row_block: int, monkeypa
 
 
 def test_what_cannot_be_packed_is_refused_before_a_weight_is_read() -> None:
+    @dataclass(frozen=True)
+    class Anything(Rtn):
+        name: str = "acme.any"
+
+        def refusal(self, to: Encoding) -> str:
+            return ""
+
     register_quantiser(Coarse())
+    register_quantiser(Anything())
+    register_encoding(planar("acme.shared", Level(DType.I8), scales=(Level(DType.F32, 0, rows=2),)))
 
     class Unread(dict[str, Any]):
         def __getitem__(self, name: str) -> Any:
@@ -168,7 +177,7 @@ def test_what_cannot_be_packed_is_refused_before_a_weight_is_read() -> None:
         ("q5_1", "acme.coarse", r"'acme\.coarse' cannot write q5_1(.|\n)*meant for q8_0(.|\n)*use rtn"),
         ("q4_k", "rtn", "'rtn' cannot write q4_k(.|\n)*scale levels"),
         ("bf16", "rtn", "cannot write bf16(.|\n)*plain bf16 numbers"),
-        ("int8_rows", "rtn", "cannot be packed in int8_rows(.|\n)*code, scale(.|\n)*one array"),
+        ("acme.shared", "acme.any", r"cannot be packed in acme\.shared(.|\n)*rows share what scale stores"),
         ("q8_0", "acme.corse", r"no quantiser 'acme\.corse'"),
     ):
         with pytest.raises(InputError, match=words):
@@ -205,9 +214,10 @@ def test_the_error_is_that_of_the_decoder_whoever_chose() -> None:
 
 
 def test_a_models_weights_by_the_name_of_an_encoding() -> None:
-    model = OpenedModel(Path("m"), {}, open_weights({"w": W}), None)  # type: ignore[arg-type]
-    for words, want, numerics in (("int8", "q8_0", "low"), ("q4_0", "q4_0", "highest")):
-        made, options = asked(model, words, None, None)
+    model = OpenedModel(Path("m"), {"model_type": "llama"}, open_weights({"w": W}), None)  # type: ignore[arg-type]
+    encoder = replace(model, config={"model_type": "bert"})
+    for opened, words, want, numerics in ((model, "int8", "q8_0", "low"), (encoder, "int8", "int8_rows", "low"), (model, "q4_0", "q4_0", "highest")):
+        made, options = asked(opened, words, None, None)
         assert made.weights["w"].encoding == want
         assert (options.weights, options.numerics) == ("packed", numerics)
     with pytest.raises(InputError, match=r"weights='q4_9'(.|\n)*one of auto, packed, dense, int8, or an encoding(.|\n)*near it: q4_k"):

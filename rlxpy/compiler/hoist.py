@@ -2,12 +2,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, count
 from math import inf, prod
+from typing import ClassVar
 
 import numpy as np
 
+from rlxpy.extend.backend import BackendSpec
+from rlxpy.extend.kernels import Refusal
+from rlxpy.extend.passes import Note, NotingPass, note
 from rlxpy.frozen import dataclass
 from rlxpy.fusion.rebuild import part, rebuild
 from rlxpy.ir.builder import Builder, Value
@@ -34,9 +38,30 @@ class Hoisted:
             return np.asarray(evaluate(self.graph, given)[0], order="C")
 
 
-def unpack_weights(graph: Graph) -> Graph:
+def unpack_weights(graph: Graph, concerned: Callable[[Node], bool] = lambda n: True) -> Graph:
     """qmatmul becomes dequantize and matmul, so that the dequantised weights can be hoisted."""
-    return rebuild(graph, lambda b, n, xs, new: n.row.lower(*xs, **n.attrs.params()) if n.op is Op.QMATMUL else None, "unpack-weights")  # type: ignore[misc, operator]
+    return rebuild(graph, lambda b, n, xs, new: n.row.lower(*xs, **n.attrs.params()) if n.op is Op.QMATMUL and concerned(n) else None, "unpack-weights")  # type: ignore[misc, operator]
+
+
+@dataclass(frozen=True)
+class UnpackPlanes(NotingPass):
+    """Weights of several arrays, codes and scales, stay packed where a kernel reads them: elsewhere they are decoded once, at load, and not in each run."""
+
+    spec: BackendSpec
+    name: ClassVar[str] = "unpack-planes"
+
+    def noted(self, graph: Graph) -> tuple[Graph, tuple[Note, ...]]:
+        refused = {n.id: v for n in graph if _has_planes(n) and isinstance(v := self.spec.verdict(graph, n), Refusal)}
+        return unpack_weights(graph, lambda n: n.id in refused), tuple(note(self.name, "lowered", graph[i].label, graph[i], "; ".join(v.reasons)) for i, v in refused.items())
+
+
+def unpacked(graph: Graph, spec: BackendSpec) -> tuple[UnpackPlanes, ...]:
+    """The pass, for a graph that has such weights."""
+    return (UnpackPlanes(spec),) if any(_has_planes(n) for n in graph) else ()
+
+
+def _has_planes(n: Node) -> bool:
+    return n.op is Op.QMATMUL and len(n.inputs) > 2
 
 
 def fits_dense(graph: Graph) -> bool:

@@ -13,7 +13,7 @@ from rlxpy import settings
 from rlxpy.compiler.arrays import check_param, kept
 from rlxpy.compiler.compiled import CompiledGraph
 from rlxpy.compiler.devices import choose
-from rlxpy.compiler.hoist import Hoisted, fits_dense, hoist, unpack_weights
+from rlxpy.compiler.hoist import Hoisted, UnpackPlanes, fits_dense, hoist, unpack_weights, unpacked
 from rlxpy.compiler.options import CompileOptions
 from rlxpy.compiler.relayout import Relaid, lay_out
 from rlxpy.compiler.tuned import state as tuned_state, tuned
@@ -141,8 +141,8 @@ def lower(graph: Graph, spec: BackendSpec, options: CompileOptions, watch: Watch
     report, hoisted, passes, settled = Report(), tuple[Hoisted, ...](), standard(spec, optimise=options.optimise), Settled()
     if options.optimise:
         dense = options.weights == "dense" or (options.weights == "auto" and spec.dense and fits_dense(graph))
-        graph, report = run(unpack_weights(graph) if dense else graph, tidied(spec), watch, settled)
-        graph, hoisted = hoist(graph, may_grow=dense)
+        graph, report = run(unpack_weights(graph) if dense else graph, (*unpacked(graph, spec), *tidied(spec)), watch, settled)
+        graph, hoisted = hoist(graph, may_grow=dense or bool([n for n in report.notes if n.pass_name == UnpackPlanes.name]))
         passes = passes[len(tidied(spec)):]
     graph, more = run(graph, passes, watch, settled)
     report = Report((*report.runs, *more.runs))

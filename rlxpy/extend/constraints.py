@@ -71,16 +71,18 @@ EDGED = ("LE", "GE", "EQ")  # tests whose answer changes at a size, so that a ra
 def facts_of(graph: Graph, node: Node, args: tuple[str, ...], device: Mapping[str, Any]) -> dict[str, Any]:
     """What constraints may ask about: operands by the row's names (and as in0, in1..), the first output as out, attrs, device.
 
+    Of sizes among attrs each one, too: "attrs.shape[-1]".
     Of a fused node also "body.ops", "body.dtypes", "body.encodings", and its members' result types and attrs, as in "matmul.dtype", "qmatmul.encoding"."""
     facts: dict[str, Any] = {f"device.{k}": v for k, v in device.items()}
-    facts |= {f"attrs.{k}": v for k, v in node.attrs.params().items()}
+    facts |= _params("attrs", node)
     names = [(f"in{i}", graph.type(r)) for i, r in enumerate(node.inputs)] + [(n, graph.type(r)) for n, r in zip(args, node.inputs, strict=False)]
     for _, body in node.attrs.graphs():
         facts["body.ops"] = tuple(n.op.text for n in body)
         facts["body.dtypes"] = tuple(sorted({t.dtype.text for n in body for t in n.types}))
         facts["body.encodings"] = tuple(sorted({n.attrs.encoding for n in body if isinstance(n.attrs, Packed)}))
         facts |= {f"{n.op.text}.dtype": n.type.dtype.text for n in body}
-        facts |= {f"{n.op.text}.{k}": v for n in body for k, v in n.attrs.params().items()}
+        for n in body:
+            facts |= _params(n.op.text, n)
     for name, t in [*names, ("out", node.type)]:
         facts |= {f"{name}.dtype": t.dtype.text, f"{name}.rank": t.rank}
         for i, d in enumerate(t.shape):
@@ -88,3 +90,9 @@ def facts_of(graph: Graph, node: Node, args: tuple[str, ...], device: Mapping[st
         if isinstance(axis := facts.get("attrs.axis"), int) and -t.rank <= axis < t.rank:
             facts[f"{name}.shape[axis]"] = t.shape[axis]
     return facts
+
+
+def _params(name: str, node: Node) -> dict[str, Any]:
+    """Attrs by their names, and what tuples of them have at each place."""
+    found = {f"{name}.{k}": v for k, v in node.attrs.params().items()}
+    return found | {f"{k}[{i}]": v for k, vs in found.items() if isinstance(vs, tuple) for n, v in enumerate(vs) for i in (n, n - len(vs))}

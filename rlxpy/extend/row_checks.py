@@ -83,7 +83,7 @@ def _check_constraints(where: str, row: KernelRow, names: set[str], known: Seque
             why = None if c.key in known else f"the schema of {row.label} has {', '.join(sorted(known)) or 'no parameters'}"
         elif head == "attrs" and row.op not in (Op.FUSED, Op.CUSTOM):
             fields = [*field_types(row.op.row.attrs or Attrs)]
-            why = None if rest in fields else f"{row.op.text} has {', '.join(fields) or 'none'}"
+            why = None if rest.partition("[")[0] in fields else f"{row.op.text} has {', '.join(fields) or 'none'}"
         elif row.op not in (Op.FUSED, Op.CUSTOM) and head not in ("attrs", "device", "out", *names) and not _position(head):
             why = f"its operands are {', '.join(sorted(names)) or 'not named'}"
         if why:

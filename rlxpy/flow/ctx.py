@@ -48,15 +48,16 @@ class FlowCtx:
             self.used[name] = self.weights[name]
         return self.used[name]
 
-    def stored(self, key: str) -> tuple[Value, Weight]:
-        """The weight as it is stored, packed or not, recorded so that the model ships exactly what it uses."""
+    def stored(self, key: str) -> tuple[tuple[Value, ...], Weight]:
+        """The weight as it is stored, packed or not, one array or several, recorded so that the model ships exactly what it uses."""
         w = self.weight(key)
-        return self.graph.param(w.name, *w.stored), w
+        self.used |= {o.name: o for o in w.beside}
+        return tuple(self.graph.param(o.name, *o.stored) for o in (w, *w.beside)), w
 
     def param(self, key: str) -> Value:
         """The weight as numbers; a packed one through `dequantize`."""
-        value, w = self.stored(key)
-        return value if w.encoding is None else value.dequantize(encoding=w.encoding, shape=w.shape)
+        planes, w = self.stored(key)
+        return planes[0] if w.encoding is None else F.dequantize(planes, w.encoding, w.shape)
 
     def state(self, name: str, shape: Sequence[Dim], dt: DType | str = DType.F32) -> Value:
         """Memory that lives from run to run, zero at first; `update` says what it holds next."""
@@ -78,19 +79,17 @@ class FlowCtx:
 
     def linear(self, x: Value, key: str, bias: bool | None = None) -> Value:
         """x @ W^T + b with `key`.weight [out, in], packed or plain, and `key`.bias (None: if there is one)."""
-        w, stored = self.stored(f"{key}.weight")
+        (w, *beside), stored = self.stored(f"{key}.weight")
         if len(stored.shape) != 2:
             raise BuildError(f"linear with {stored.name} {stored.shape}", where=self.graph.scope_path, why="a matrix [out, in] is needed")
-        y: Value = x @ self.cast(w, x.dtype).T if stored.encoding is None else x.qmatmul(w, encoding=stored.encoding, shape=stored.shape)
+        y: Value = x @ self.cast(w, x.dtype).T if stored.encoding is None else x.qmatmul(w, *beside, encoding=stored.encoding, shape=stored.shape)
         return self.add(y, self.cast(self.param(f"{key}.bias"), x.dtype)) if (self.has(f"{key}.bias") if bias is None else bias) else y
 
     def embedding(self, ids: Value, key: str, dt: DType | str = DType.F32) -> Value:
         """Rows of `key`.weight by id, in `dt`; a packed table is decoded row by row, never whole."""
-        table, stored = self.stored(f"{key}.weight")
-        rows = table.gather(ids, axis=0)
-        if stored.encoding is not None:
-            rows = rows.dequantize(encoding=stored.encoding, shape=(*ids.shape, stored.shape[-1]))
-        return self.cast(rows, dt)
+        planes, stored = self.stored(f"{key}.weight")
+        rows = tuple(p.gather(ids, axis=0) for p in planes)
+        return self.cast(rows[0] if stored.encoding is None else F.dequantize(rows, stored.encoding, (*ids.shape, stored.shape[-1])), dt)
 
     # ---- arithmetic
     def add(self, a: Value, b: Value) -> Value: return a + b  # type: ignore[no-any-return]

@@ -44,7 +44,7 @@ class Embedder:
              weights: str = "auto", numerics: str | None = None, debug: bool | None = None) -> Embedder:
         """From a Hugging Face folder (with sentence-transformers' pooling, where it says one) or a GGUF file.  Raises LoadError.
 
-        weights, numerics: as in CompileOptions; weights="int8" rounds matrices of floats to int8, and activations too unless `numerics` says otherwise;
+        weights, numerics: as in CompileOptions; weights="int8" rounds matrices of floats to int8 (`int8_rows`), and activations too unless `numerics` says otherwise;
         the name of an encoding packs matrices alone, by the quantiser of RLX_QUANTISER."""
         model, options = asked(open_model(Path(path), ENCODERS), weights, numerics, debug)
         config = BertConfig.of({**model.config, **pooling(Path(path), model.weights.metadata)})

@@ -106,7 +106,7 @@ class Generator:
              weights: str = "auto", numerics: str | None = None, cache: str = "f32", debug: bool | None = None) -> Generator:
         """From a GGUF file or a Hugging Face folder.  Raises LoadError naming what the model needs and rlxpy lacks.
 
-        weights, numerics: as in CompileOptions; weights="int8" rounds matrices of floats to int8, and activations too unless `numerics` says otherwise;
+        weights, numerics: as in CompileOptions; weights="int8" rounds matrices of floats to int8 (`q8_0`), and activations too unless `numerics` says otherwise;
         the name of an encoding packs matrices alone, by the quantiser of RLX_QUANTISER.
         cache: how keys and values are kept: f32, bf16, f16, or q8_0 (int8 with a scale for 32)."""
         return cls.of(open_model(Path(path), DECODERS), device=device, context=context, chunk=chunk, weights=weights, numerics=numerics, cache=cache, debug=debug)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from rlxpy import settings
 from rlxpy.compiler.options import WEIGHTS, CompileOptions
 from rlxpy.errors import InputError, LoadError, nearest
 from rlxpy.flow.core import BuiltModel
-from rlxpy.flow.families import check_supported
+from rlxpy.flow.families import ENCODERS, check_supported
 from rlxpy.flow.weights import Rounded, WeightSource, as_stored, model_config, open_weights
 from rlxpy.frozen import dataclass
 from rlxpy.generate.tokenizer import Tokenizer
@@ -46,16 +47,18 @@ def open_model(path: Path, wanted: tuple[str, ...]) -> OpenedModel:
     return OpenedModel(path, config, source, Tokenizer.from_folder(path))
 
 
-INT8 = "q8_0"  # signed bytes, an f16 scale for every 32 of them
+def int8_of(config: Mapping[str, Any]) -> str:
+    """The encoding that "int8" stands for: a scale for each row for encoders, whose products are of many rows; for decoders, whose values have outliers, one for 32."""
+    return "int8_rows" if config.get("model_type") in ENCODERS else "q8_0"
 
 
 def asked(model: OpenedModel, weights: str, numerics: str | None, debug: bool | None) -> tuple[OpenedModel, CompileOptions]:
     """The model and the options that a caller's words stand for.
 
     weights: as CompileOptions has them, or an encoding by name: matrices of floats are packed in it at load, by the quantiser of RLX_QUANTISER, and
-    stay packed.  "int8" is q8_0, and activations are rounded too unless `numerics` says otherwise.  numerics: None is RLX_NUMERICS."""
+    stay packed.  "int8" is what `int8_of` says, and activations are rounded too unless `numerics` says otherwise.  numerics: None is RLX_NUMERICS."""
     options = options_for(weights, numerics, debug)
-    return (model if weights in WEIGHTS else replace(model, weights=Rounded(model.weights, INT8 if weights == "int8" else weights))), options
+    return (model if weights in WEIGHTS else replace(model, weights=Rounded(model.weights, int8_of(model.config) if weights == "int8" else weights))), options
 
 
 def options_for(weights: str, numerics: str | None, debug: bool | None = None) -> CompileOptions:

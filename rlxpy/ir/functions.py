@@ -39,6 +39,16 @@ def to_type(x: V, to: DType) -> V:
     return x if x.dtype is to else x.cast(to=to)
 
 
+def dequantize(planes: Sequence[V], encoding: str, shape: Shape) -> V:
+    """Packed numbers as f32: in plain ops, which fuse and run everywhere, where a row has one scale."""
+    from rlxpy.ir.encoding import encoding as look_up
+
+    if look_up(encoding).is_scaled_rows:
+        codes, scales = planes
+        return to_type(codes, DType.F32) * scales
+    return planes[0].apply("dequantize", tuple(planes), {"encoding": encoding, "shape": shape})
+
+
 @placed
 def reshape(x: V, shape: Sequence[Dim]) -> V:
     """One dim may be -1."""

@@ -129,7 +129,7 @@ def rope(x: V, position: V, *freq: V, theta: float, style: str, dims: int) -> V:
 
 
 def qmatmul(x: V, *planes: V, encoding: str, shape: Shape) -> V:
-    w = F.to_type(planes[0].apply("dequantize", planes, {"encoding": encoding, "shape": shape}), x.dtype.accumulator)
+    w = F.to_type(F.dequantize(planes, encoding, shape), x.dtype.accumulator)
     flat = F.to_type(x if len(x.shape) > 1 else F.reshape(x, (1, x.shape[0])), x.dtype.accumulator)
     return F.to_type(F.reshape(flat @ F.swap(w), (*x.shape[:-1], shape[0])), x.dtype)
 

@@ -1,5 +1,6 @@
 /* Tile registers tmm0..7 of 16 rows x 64 bytes: the machine's own, or with RLX_AMX_EMULATED the same steps in C, for tests on any machine.
    A task that uses them lies between RLX_AMX_BEGIN and RLX_AMX_END; a function that does begins with RLX_AMX_TILES.
+   RLX_AMX_I8_DEEP(c, a, b): c i32 [16][16] += a i8 [16][64] x b i8 [16 fours of rows][16 columns][4].
    RLX_AMX_BF16(c, a, b): c f32 [16][16] += a bf16 [16][32] x b bf16 [16 pairs of rows][16 columns][2], flushing subnormal numbers.
    Between RLX_AMX_BEGIN_I8 and RLX_AMX_END tiles 4 and 5 have 16 rows x 32 bytes, 6 and 7 have 8 x 64, and
    RLX_AMX_I8(c, a, b): c i32 [16][16] += a i8 [16][32] x b i8 [8 fours of rows][16 columns][4]. */
@@ -48,9 +49,9 @@ static RLX_UNUSED RLX_NOINLINE void rlx_tiles_bf16(u32 (*restrict c)[16], u32 (*
       c[m][n] = rlx_bits_f32(rlx_flushed(rlx_flushed(rlx_of_bits_f32(c[m][n])) + rlx_flushed(even + odd)));
     }
 }
-static RLX_UNUSED RLX_NOINLINE void rlx_tiles_i8(u32 (*restrict c)[16], u32 (*restrict a)[16], u32 (*restrict b)[16]) {
+static RLX_UNUSED RLX_NOINLINE void rlx_tiles_i8(int fours, u32 (*restrict c)[16], u32 (*restrict a)[16], u32 (*restrict b)[16]) {
   for (int m = 0; m < 16; m++)
-    for (int k = 0; k < 8; k++)
+    for (int k = 0; k < fours; k++)
       for (int e = 0; e < 32; e += 8)
         for (int n = 0; n < 16; n++) c[m][n] += (u32)((i32)(i8)(a[m][k] >> e)*(i32)(i8)(b[k][n] >> e));
 }
@@ -65,7 +66,8 @@ static RLX_UNUSED RLX_NOINLINE void rlx_tiles_i8(u32 (*restrict c)[16], u32 (*re
 #define RLX_AMX_LOAD_I8_A(n, from, step) for (i64 r_ = 0; r_ < 16; r_++) __builtin_memcpy(tiles_.row[n][r_], (const char *)(from) + r_*(step), 32);
 #define RLX_AMX_LOAD_I8_B(n, from, step) for (i64 r_ = 0; r_ < 8; r_++) __builtin_memcpy(tiles_.row[n][r_], (const char *)(from) + r_*(step), 64);
 #define RLX_AMX_BF16(c, a, b) rlx_tiles_bf16(tiles_.row[c], tiles_.row[a], tiles_.row[b]);
-#define RLX_AMX_I8(c, a, b) rlx_tiles_i8(tiles_.row[c], tiles_.row[a], tiles_.row[b]);
+#define RLX_AMX_I8(c, a, b) rlx_tiles_i8(8, tiles_.row[c], tiles_.row[a], tiles_.row[b]);
+#define RLX_AMX_I8_DEEP(c, a, b) rlx_tiles_i8(16, tiles_.row[c], tiles_.row[a], tiles_.row[b]);
 #else
 typedef struct { u8 palette, start, reserved[14]; u16 row_nbytes[16]; u8 rows[16]; } rlx_tile_shapes;
 static const rlx_tile_shapes RLX_UNUSED rlx_whole_tiles RLX_ALIGNED = {1, 0, {0}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
@@ -83,6 +85,7 @@ static const rlx_tile_shapes RLX_UNUSED rlx_int8_tiles RLX_ALIGNED = {1, 0, {0},
 #define RLX_AMX_LOAD_I8_B(n, from, step) RLX_AMX_LOAD(n, from, step)
 #define RLX_AMX_BF16(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::);
 #define RLX_AMX_I8(c, a, b) __asm__ volatile("tdpbssd %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::);
+#define RLX_AMX_I8_DEEP(c, a, b) RLX_AMX_I8(c, a, b)
 #endif
 /* The nearest bf16 of a finite number, in the upper half of a word. */
 RLX_INLINE u32 rlx_near(f32 x) { const u32 u = rlx_bits_f32(x); return u + 0x7fff + ((u >> 16) & 1); }

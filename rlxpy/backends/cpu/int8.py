@@ -13,6 +13,7 @@ from rlxpy.backends.templates import render
 from rlxpy.ir.dims import product
 from rlxpy.ir.encoding import Encoding, encoding
 
+AHEAD_NBYTES = 4096  # of weights, prefetched before they are read
 UNIT = 32            # values of a left row that share a scale
 ROWS_PER_TASK = 8
 TILE = 16            # rows of a tile of matrix units

@@ -23,7 +23,6 @@ from rlxpy.ir.graph import Node
 ROWS = 4             # left rows that share codes once they are in registers
 ROW_BLOCK = 192      # left rows that a task takes past its weights
 COLUMNS_PER_TASK = 32
-AHEAD_NBYTES = 4096  # prefetched before they are read
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ def reader(name: str, isa: Isa, span: int) -> str:
     start = codes_at(e)
     words = code_words(e, start)
     terms = [f"{form.bias}*s" if form.bias else "", f"{ctext.literal(e.mins[0].factor, DType.F32)}*rlx_half_lanes(w + {2*int8.lanes(isa)})" if e.mins else ""]
-    return render("cpu/lanes.h.j2", name=f"{name}_{span}", lanes=int8.lanes(isa), nbytes=e.block_nbytes, start=start, signed=form.signed, calls=calls, rows=ROWS, ahead=AHEAD_NBYTES,
+    return render("cpu/lanes.h.j2", name=f"{name}_{span}", lanes=int8.lanes(isa), nbytes=e.block_nbytes, start=start, signed=form.signed, calls=calls, rows=ROWS, ahead=int8.AHEAD_NBYTES,
                   words=sorted({p.byte for p in words}), codes=[word(e, p, form, f"word{p.byte}") for p in words], offset=" + ".join(t for t in terms if t),
                   total=int8.total(0, int8.UNIT, span), totals=int8.UNIT // span)
 
@@ -112,5 +111,5 @@ def float_reader(name: str, isa: Isa, columns: int) -> str:
     start, lanes, form = codes_at(e), int8.lanes(isa), raised(e)
     words = code_words(e, start)
     terms = [f"{ctext.literal(-form.bias, DType.F32)}*s" if form.bias else "", f"{ctext.literal(-e.mins[0].factor, DType.F32)}*rlx_half_lanes(w + {2*lanes})" if e.mins else ""]
-    return render("cpu/lane_floats.h.j2", name=name, lanes=lanes, nbytes=e.block_nbytes, start=start, NR=columns, most=ROWS, ahead=AHEAD_NBYTES,
+    return render("cpu/lane_floats.h.j2", name=name, lanes=lanes, nbytes=e.block_nbytes, start=start, NR=columns, most=ROWS, ahead=int8.AHEAD_NBYTES,
                   words=sorted({p.byte for p in words}), codes=[word(e, p, form, f"word{p.byte}") for p in words], offset=" + ".join(t for t in terms if t))

@@ -1,7 +1,7 @@
 """The CPU's kernel rows: which emitter serves which op, and what it asks of the operands."""
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -30,6 +30,7 @@ from rlxpy.backends.cpu import (
     reduction,
     rope,
     rows,
+    rows8,
 )
 from rlxpy.backends.cpu.isa import Isa
 from rlxpy.extend.kernels import Constraint, KernelLibrary, KernelRow
@@ -62,13 +63,14 @@ def library(isa: Isa) -> KernelLibrary:
         *_amx_rows(),
         *_amx_packed_rows(isa),
         *_amx_int8_rows(isa),
+        *_rows8_rows(isa),
         KernelRow("matmul", Op.MATMUL, product, scratch_nbytes=panels, tunables=(matmul.ROW_BLOCK,), doc="register tiles, plain loops for integers"),
         *(KernelRow(f"fused.{kind}", Op.FUSED, product, kind=kind, constraints=(Constraint("body.ops", "HAS", "matmul"),),
                     scratch_nbytes=panels, tunables=(matmul.ROW_BLOCK,), doc="products and their epilogue")
           for kind in ("matmul", "gated_mlp")),
-        *(KernelRow(f"fused.q{kind}", Op.FUSED, packed, kind=kind, constraints=(single, Constraint("qmatmul.encoding", "IN", blocks.BLOCKS)),
+        *(KernelRow(f"fused.q{kind}", Op.FUSED, packed, kind=kind, constraints=(single, *_packed(blocks.BLOCKS)),
                     doc="products with packed weights and their epilogue") for kind in ("matmul", "gated_mlp")),
-        *(KernelRow(f"fused.q{kind}.int8", Op.FUSED, rounded, kind=kind, constraints=(single, low, Constraint("qmatmul.encoding", "IN", blocks.BLOCKS)), priority=1,
+        *(KernelRow(f"fused.q{kind}.int8", Op.FUSED, rounded, kind=kind, constraints=(single, low, *_packed(blocks.BLOCKS)), priority=1,
                     scratch_nbytes=quant.scratch_nbytes, doc="left rows rounded to int8") for kind in ("matmul", "gated_mlp")),
         KernelRow("qmatmul.int8", Op.QMATMUL, rounded, constraints=(single, low, Constraint("attrs.encoding", "IN", blocks.BLOCKS)), priority=1,
                   scratch_nbytes=quant.scratch_nbytes, doc="left rows rounded to int8"),
@@ -108,6 +110,23 @@ def library(isa: Isa) -> KernelLibrary:
                   doc="mixed radices; Bluestein's convolution for large primes"),
         KernelRow("random_bits", Op.RANDOM_BITS, random.emit_bits, doc="Threefry blocks in vectors"),
     )))
+
+
+def _packed(encodings: Collection[str]) -> tuple[Constraint, ...]:
+    """Of a fused node: products with packed weights, all in these encodings."""
+    return Constraint("body.ops", "HAS", "qmatmul"), Constraint("body.encodings", "WITHIN", tuple(encodings))
+
+
+def _rows8_rows(isa: Isa) -> Iterator[KernelRow]:
+    """For int8 weights with a scale a row, where numerics permits to round the left operand: else they are decoded, and multiplied in floats."""
+    low = Constraint("device.numerics", "EQ", "low")
+    row = KernelRow("qmatmul.int8_rows", Op.QMATMUL, rows8.emitter(isa), constraints=(
+        low, Constraint("out.dtype", "EQ", "f32"), Constraint("attrs.encoding", "EQ", rows8.ENCODING), Constraint("attrs.shape[-1]", "LE", rows8.DEEPEST)),
+                    scratch_nbytes=rows8.scratch_nbytes, doc="left rows rounded to int8, whole numbers over the entire depth")
+    yield row
+    for kind in ("matmul", "gated_mlp"):
+        yield replace(row, name=f"fused.q{kind}.int8_rows", op=Op.FUSED, kind=kind, doc=f"{row.doc}, and their epilogue", constraints=(
+            low, Constraint("qmatmul.dtype", "EQ", "f32"), *_packed((rows8.ENCODING,)), Constraint("qmatmul.shape[-1]", "LE", rows8.DEEPEST)))
 
 
 def _amx_rows() -> Iterator[KernelRow]:
@@ -155,7 +174,7 @@ def _amx_packed_rows(isa: Isa) -> Iterator[KernelRow]:
                         scratch_nbytes=partial(amx_packed.scratch_nbytes, scheme), doc="weights decoded to planes of bf16 on matrix units")
         yield row
         for kind in ("matmul", "gated_mlp"):
-            yield replace(row, name=f"fused.q{kind}.{name}", op=Op.FUSED, kind=kind, constraints=(*asked, Constraint("qmatmul.encoding", "IN", blocks.BLOCKS)),
+            yield replace(row, name=f"fused.q{kind}.{name}", op=Op.FUSED, kind=kind, constraints=(*asked, *_packed(blocks.BLOCKS)),
                           doc=f"{row.doc}, and their epilogue")
 
 
@@ -167,5 +186,5 @@ def _amx_int8_rows(isa: Isa) -> Iterator[KernelRow]:
                     scratch_nbytes=amx_int8.scratch_nbytes, doc="left rows rounded to int8, on matrix units")
     yield row
     for kind in ("matmul", "gated_mlp"):
-        yield replace(row, name=f"fused.q{kind}.amx_int8", op=Op.FUSED, kind=kind, constraints=(*asked, Constraint("qmatmul.encoding", "IN", amx_int8.ENCODINGS)),
+        yield replace(row, name=f"fused.q{kind}.amx_int8", op=Op.FUSED, kind=kind, constraints=(*asked, *_packed(amx_int8.ENCODINGS)),
                       doc=f"{row.doc}, and their epilogue")

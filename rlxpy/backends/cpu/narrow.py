@@ -1,4 +1,4 @@
-"""Which values of a plan memory keeps in bf16: those that only kernels read which round them to it, and that such kernels write."""
+"""Which values of a plan memory keeps in bf16: those that only kernels read which round them to it, and that kernels write which can."""
 from __future__ import annotations
 
 from collections import defaultdict
@@ -8,10 +8,11 @@ from rlxpy.ir.dtypes import DType
 from rlxpy.ir.graph import Node, Ref
 from rlxpy.ir.op import Op
 
-# kernels that round f32 operands to bf16 first of all, and write through Operand.stored
+# kernels that round f32 operands to bf16 first of all, and those that write through Operand.stored
 ROUNDING = frozenset(f"cpu/{name}" for name in (
     "matmul.amx_bf16", "fused.matmul.amx_bf16", "fused.gated_mlp.amx_bf16", "qmatmul.amx", "fused.qmatmul.amx", "fused.qgated_mlp.amx",
     "attention.amx_bf16", "fused.attention.amx_bf16"))
+WRITING = ROUNDING | {f"cpu/{name}.int8_rows" for name in ("qmatmul", "fused.qmatmul", "fused.qgated_mlp")}
 PRODUCTS = (Op.MATMUL, Op.QMATMUL)
 
 
@@ -29,13 +30,13 @@ def narrow(plan: Plan) -> frozenset[int]:
     def fits(refs: list[Ref], read: list[tuple[Node, Ref]]) -> bool:
         makers = [steps[r.node] for r in refs if r.node in steps]
         whole = not seen & {*refs} and all(plan.graph.type(r).dtype is DType.F32 for r in refs)
-        return whole and len(makers) == 1 and _rounds(makers[0]) and all(n.refs[0] in refs if n.id not in steps else _rounds(steps[n.id]) and r in _rounded(n) for n, r in read)
+        return whole and len(makers) == 1 and _are(WRITING, makers[0]) and all(n.refs[0] in refs if n.id not in steps else _are(ROUNDING, steps[n.id]) and r in _rounded(n) for n, r in read)
 
     return frozenset(b for b, refs in held.items() if plan.buffers[b].space is Space.ARENA and fits(refs, readers[b]))
 
 
-def _rounds(step: Step) -> bool:
-    return all(s.choice.name in ROUNDING for s in step.variants)
+def _are(kernels: frozenset[str], step: Step) -> bool:
+    return all(s.choice.name in kernels for s in step.variants)
 
 
 def _rounded(n: Node) -> set[Ref]:

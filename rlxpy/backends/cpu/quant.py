@@ -29,7 +29,6 @@ FEW_INT8_ROWS = 5
 ROW_BLOCK = 192      # rows of the left operand that a task takes through a panel
 PANEL_DEPTH = 2048   # of a panel of floats: 128 KiB with AVX2, 256 KiB with AVX-512
 COLUMNS_PER_TASK = 32
-AHEAD_NBYTES = 4096  # prefetched before they are read: a page of a stream
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ def reader(name: str, isa: Isa) -> str:
     """C functions that read one encoding as floats."""
     e = encoding(name)
     parts = [{"scale": g.scale, "least": g.least, "chunks": [(k, wide(e, k, isa.vector)) for k in range(g.first, g.first + g.size, isa.vector)]} for g in groups(e)]
-    return render("cpu/blocks.h.j2", name=name, block=e.block, nbytes=e.block_nbytes, levels=levels(e), groups=parts, VL=isa.vector, NR=tile_columns(isa), ahead=AHEAD_NBYTES)
+    return render("cpu/blocks.h.j2", name=name, block=e.block, nbytes=e.block_nbytes, levels=levels(e), groups=parts, VL=isa.vector, NR=tile_columns(isa), ahead=int8.AHEAD_NBYTES)
 
 
 def needs(encodings: Iterable[Encoding], functions: Callable[[str], str]) -> tuple[str, ...]:
@@ -98,7 +97,7 @@ def _int8(site: Site, isa: Isa) -> tuple[Kernel, Kernel]:
         return int8.round_rows(site, left, depth, span), lanes.product_of(site, isa, nodes, side_by_side, f"(const u8 *)({site.scratch})", span, functions)
     way = Way("u8", FEW_INT8_ROWS, 4, 4, int8.lanes(isa), f"rlx_panel8_{{}}_{span}", f"rlx_dots8_{{}}_{span}", f"rlx_tile8_{{name}}_{span}(height, depth, x, {{lda}}, panel{{p}}, c{{p}})")
     panel = [depth // 32*int8.panel_nbytes(e, isa) for e in encodings]
-    needed = needs(encodings, lambda name: int8.reader(name, isa, span, AHEAD_NBYTES))
+    needed = needs(encodings, lambda name: int8.reader(name, isa, span, int8.AHEAD_NBYTES))
     product_ = _product(site, way, left, f"(const u8 *)({site.scratch})", str(int8.row_nbytes(depth, span)), panel, needed)
     return int8.round_rows(site, left, depth, span), product_
 

@@ -85,7 +85,7 @@ def _rows(target: GpuTarget) -> list[KernelRow]:
 
 def _products(target: GpuTarget) -> Iterator[KernelRow]:
     """Of numbers and of packed weights, alone and with their epilogue: few rows, matrix units, tiles."""
-    plain, stored = (Constraint("body.ops", "HAS", "matmul"),), (SINGLE, Constraint("qmatmul.encoding", "IN", blocks.BLOCKS))
+    plain, stored = (Constraint("body.ops", "HAS", "matmul"),), (SINGLE, Constraint("body.ops", "HAS", "qmatmul"), Constraint("body.encodings", "WITHIN", blocks.BLOCKS))
     kinds = ("matmul", "gated_mlp")
     asked = (Product(Op.MATMUL, "matmul", "", (), "out.dtype"), *(Product(Op.FUSED, f"fused.{k}", k, plain, "matmul.dtype") for k in kinds),
              Product(Op.QMATMUL, "qmatmul", "", (SINGLE, Constraint("attrs.encoding", "IN", blocks.BLOCKS))), *(Product(Op.FUSED, f"fused.q{k}", k, stored) for k in kinds))

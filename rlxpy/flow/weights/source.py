@@ -16,7 +16,8 @@ from rlxpy.ir.encoding import Encoding, encoding
 class Weight:
     """One named tensor, read when asked for.  shape: the tensor's, outermost dim first; dtype: its elements' (f32 when packed).
 
-    encoding: a name in ENCODINGS when the stored bytes are packed, else None.  nbytes: what is stored."""
+    encoding: a name in ENCODINGS when the stored bytes are packed, else None.  nbytes: what is stored.
+    beside: the further arrays of an encoding of several, scales beside codes, each a weight of its own; `array` gives the first."""
 
     name: str
     shape: tuple[int, ...]
@@ -24,16 +25,18 @@ class Weight:
     encoding: str | None
     nbytes: int
     read: Callable[[], Array] = field(repr=False, compare=False)
+    beside: tuple[Weight, ...] = ()
 
     @property
     def stored(self) -> tuple[tuple[int, ...], DType]:
         """Shape and type of what `array` gives, known without reading it."""
         if self.encoding is None:
             return self.shape, self.dtype
-        return (*self.shape[:-1], encoding(self.encoding).row_nbytes(self.shape[-1])), DType.U8
+        _, shape, dtype = encoding(self.encoding).planes(self.shape)[0]
+        return shape, dtype
 
     def array(self) -> Array:
-        """The tensor in its dtype, or uint8 [..., row_nbytes] when packed; read-only, a view of the mapped file where there is one."""
+        """The tensor in its dtype, or as its encoding stores it when packed: uint8 [..., row_nbytes], or the first of several arrays; read-only, a view of the mapped file where there is one."""
         array = self.read().view()
         array.flags.writeable = False
         return array

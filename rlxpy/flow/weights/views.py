@@ -3,6 +3,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
+from functools import cache, partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +55,7 @@ class Renamed:
         if name not in self.changed:
             return replace(weight, name=name)
         change = self.changed[name]
-        return replace(weight, name=name, read=lambda: change(weight.array()))
+        return replace(weight, name=name, read=lambda: change(weight.array()), beside=tuple(replace(o, read=partial(lambda o: change(o.array()), o)) for o in weight.beside))
 
     def close(self) -> None:
         self.source.close()
@@ -64,8 +66,8 @@ class Rounded:
     """The tensors of `source`, matrices of floats packed in the encoding `to`; others, and rows that its blocks do not divide, as they are.
 
     quantiser: who chooses the numbers, as `extend.quantisers.quantiser` reads it; None given, RLX_QUANTISER.  Each weight is packed when it is
-    read, by blocks of rows where the quantiser allows it.  Raises InputError for a quantiser that is not there or cannot write the encoding, and
-    for an encoding of several arrays; BuildError for an unknown one."""
+    read, by blocks of rows where the quantiser allows it, into one array or, with scales in one of their own, into several (`name.scale`).  Raises
+    InputError for a quantiser that is not there or cannot write the encoding, and for an encoding whose rows share numbers; BuildError for an unknown one."""
 
     source: WeightSource
     to: str
@@ -75,9 +77,9 @@ class Rounded:
     def __post_init__(self) -> None:
         chosen = quantiser(self.quantiser)
         enc = packing(chosen, self.to)
-        if len(enc.stored) != 1:
-            raise InputError(f"weights cannot be packed in {enc.name}", why=f"it stores {', '.join(p.name for p in enc.stored)}, and a weight is one array",
-                             fix="use an encoding of blocks: docs/add_an_encoding.md")
+        if shared := [name for name, shape, _ in enc.planes((SEVERAL, enc.block)) if shape[:1] != (SEVERAL,)]:
+            raise InputError(f"weights cannot be packed in {enc.name}", why=f"rows share what {shared[0]} stores, and a weight is packed by blocks of rows",
+                             fix="use an encoding of rows: docs/add_an_encoding.md")
         object.__setattr__(self, "_chosen", (chosen, enc))
 
     @property
@@ -98,23 +100,28 @@ class Rounded:
         weight, (chosen, enc) = self.source[name], self._chosen
         if weight.encoding is not None or not weight.dtype.is_float or len(weight.shape) != 2 or weight.shape[1] % enc.block:
             return weight
-        nbytes = weight.shape[0] * enc.row_nbytes(weight.shape[1])
-        return replace(weight, dtype=DType.F32, encoding=self.to, nbytes=nbytes, read=lambda: _packed(weight, chosen, enc))
+        (_, shape, dtype), *more = enc.planes(weight.shape)
+        choose = partial(_packed, weight, chosen, enc)
+        made = cache(choose) if more else choose  # several arrays, of one choice
+        beside = tuple(Weight(f"{weight.name}.{plane}", size, dt, None, prod(size) * dt.nbytes, partial(lambda k: made()[k], k)) for k, (plane, size, dt) in enumerate(more, 1))
+        return replace(weight, dtype=DType.F32, encoding=self.to, nbytes=prod(shape) * dtype.nbytes, beside=beside, read=lambda: made()[0])
 
     def close(self) -> None:
         self.source.close()
 
 
+SEVERAL = 97  # rows, to ask an encoding which of its arrays have one entry each
 BLOCK_NUMEL = 1 << 22  # of a weight that is packed by blocks of rows: its f32 copy takes 16 MiB
 
 
-def _packed(weight: Weight, chosen: Quantiser, enc: Encoding) -> Array:
-    """u8 [rows, row_nbytes]."""
+def _packed(weight: Weight, chosen: Quantiser, enc: Encoding) -> tuple[Array, ...]:
+    """What the encoding stores: u8 [rows, row_nbytes], or arrays of so many rows."""
     array, (rows, columns) = weight.array(), weight.shape
     step = max(1, BLOCK_NUMEL // max(1, columns) // chosen.row_block) * chosen.row_block if chosen.row_block else max(1, rows)
-    out = np.empty((rows, enc.row_nbytes(columns)), np.uint8)
+    out = tuple(np.empty(shape, dtype.numpy) for _, shape, dtype in enc.planes((rows, columns)))
     for lo in range(0, rows, step):
-        out[lo:lo + step] = pack(chosen, array[lo:lo + step].astype(np.float32), enc, weight.name)[0]
+        for whole, part in zip(out, pack(chosen, array[lo:lo + step].astype(np.float32), enc, weight.name), strict=True):
+            whole[lo:lo + step] = part
     return out
 
 

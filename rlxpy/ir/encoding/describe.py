@@ -90,6 +90,13 @@ class Encoding:
         return self.code.dtype is None or bool(self.scales or self.mins)
 
     @property
+    def is_scaled_rows(self) -> bool:
+        """Whether a number is its code, as an array holds it, times one number of its row."""
+        c = self.code
+        plain = c.dtype is not None and c.count == 1 and not c.table and (c.zero, c.factor) == (0, 1) and not (self.sign or self.zero or self.mins or self.transform)
+        return plain and len(self.scales) == 1 and self.scales[0].dtype is DType.F32 and self.scales[0].factor == 1 and self.stored[self.scales[0].plane] == Plane("scale", DType.F32, 0, 32)
+
+    @property
     def block_nbytes(self) -> int:
         return self.row_nbytes(self.block)
 
