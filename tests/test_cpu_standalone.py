@@ -168,6 +168,23 @@ def test_no_sanitizer_complains_of_products_on_emulated_tiles(numerics: str, row
         assert (np.abs(got - p.astype(np.float64) @ q) <= 0.02 * (np.abs(p) @ np.abs(q))).all()
 
 
+@pytest.mark.parametrize("feature", ["vnni_emulated", "amx_emulated"])
+def test_no_sanitizer_complains_of_sums_of_whole_numbers(feature: str, tmp_path: Path) -> None:
+    """int8 with a scale a row, of codes that are laid out in the run: rests of tiles, of fours and of rows."""
+    compiler = sanitizing()
+    if isinstance(compiler, str):
+        pytest.skip(f"not run: {compiler}")
+    rng, b = np.random.default_rng(4), Builder("whole")
+    x, (codes, scales) = rng.normal(size=(37, 130)).astype(np.float32), quantize(rng.normal(size=(21, 130)).astype(np.float32), "int8_rows")
+    y = b.input("x", x.shape).qmatmul(b.input("codes", codes.shape, "i8"), b.input("scales", scales.shape), encoding="int8_rows", shape=codes.shape)
+    made = standalone(b.finish(y.relu()), Cpu(named(f"{HERE[0]}+{feature}")), CompileOptions(debug=True, numerics="low", weights="packed"))
+    assert {s.choice.name for s in made.plan.steps} == {"cpu/fused.qmatmul.int8_rows"}
+    program, dense = made.compile(compiler, tmp_path, *SANITIZE), encoding("int8_rows").decode((codes, scales), 130).astype(np.float64)
+    (got,) = made.run([str(program)], [x, codes, scales], tmp_path)
+    promised = np.abs(x).max(-1, keepdims=True)/254 @ np.abs(dense).sum(-1)[None]
+    assert (np.abs(got - np.maximum(x @ dense.T, 0)) <= promised*1.001).all()
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_neon_under_an_emulator(case: str, tmp_path: Path) -> None:
     tools = emulated()

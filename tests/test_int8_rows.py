@@ -139,7 +139,7 @@ def test_what_follows_is_fused_and_left_rows_lie_as_they_like(isa: str) -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("isa", EVERY)
+@pytest.mark.parametrize("isa", [*{VECTORS: 0, ISAS[-1]: 0, **dict.fromkeys(EVERY[len(ISAS):])}])
 def test_the_deepest_sums_do_not_overflow_and_deeper_ones_are_floats(isa: str) -> None:
     """All codes at their ends, -128 among them, which rounding never writes; one column more than the limit is multiplied in f32."""
     deep, ends = rows8.DEEPEST, np.array([127, -127, -128], np.int8)
@@ -149,7 +149,7 @@ def test_the_deepest_sums_do_not_overflow_and_deeper_ones_are_floats(isa: str) -
         f = compiled(b.finish(b.input("x", (5, deep)).qmatmul(b.param("w", codes.shape, "i8"), b.param("s", (3, 1)), encoding="int8_rows", shape=codes.shape)), {"w": codes, "s": scales})
     x = np.full((5, deep), 127, np.float32) * np.array([[1], [-1], [1], [-1], [1]], np.float32)
     np.testing.assert_array_equal(f.run(x), x[:, :1] * deep * (ends * np.float32(0.5)))
-    if isa == EVERY[0]:
+    if isa == VECTORS:
         b = Builder("deeper")
         y = b.input("x", (2, deep + 64)).qmatmul(b.input("w", (3, deep + 64), "i8"), b.param("s", (3, 1)), encoding="int8_rows", shape=(3, deep + 64))
         g = compiled(b.finish(y), {"s": scales})
