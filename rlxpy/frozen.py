@@ -31,6 +31,7 @@ _SAMPLE: Any = dataclasses.make_dataclass("Sample", ["a"], frozen=True)
 _PARAMS = _SAMPLE.__dataclass_params__  # the standard library asks for it when another class derives from one made here
 _ORDINARY = _SAMPLE.__dataclass_fields__["a"]._field_type
 _SPECIAL = ("ClassVar", "InitVar", "KW_ONLY")
+_REFUSED = {"__setattr__", "__delattr__"}  # a frozen class writes its own
 METHODS = """
 def methods(_store):
     def __init__(_self{parameters}):
@@ -45,7 +46,10 @@ def methods(_store):
 
 def _fields(cls: type) -> dict[str, Field[Any]] | None:
     """Its own after its bases', as the standard library finds them; None where they are not all plain."""
-    own = {name: _field(annotation, getattr(cls, name, MISSING)) for name, annotation in get_annotations(cls).items()}
+    annotations, given = get_annotations(cls), vars(cls)
+    if _REFUSED & given.keys() or any(isinstance(v, Field) and k not in annotations for k, v in given.items()) or not all(map(_is_frozen, cls.__mro__[1:])):
+        return None
+    own = {name: _field(annotation, getattr(cls, name, MISSING)) for name, annotation in annotations.items()}
     fields: dict[str, Any] = {name: f for base in reversed(cls.__mro__[1:]) for name, f in vars(base).get("__dataclass_fields__", {}).items()} | own
     real = [f for f in fields.values() if f is None or f._field_type is _ORDINARY]
     bare = [f is not None and f.default is MISSING for f in real]
@@ -63,6 +67,12 @@ def _field(annotation: Any, default: Any) -> Any:
     made: Any = dataclasses.field(default=default)
     made.type, made.kw_only, made._field_type = annotation, False, _ORDINARY
     return made
+
+
+def _is_frozen(base: type) -> bool:
+    """Or no dataclass."""
+    params: Any = vars(base).get("__dataclass_params__", _PARAMS)
+    return bool(params.frozen)
 
 
 def _is_plain(f: Field[Any] | None) -> bool:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier
+from threading import Barrier, Thread, get_ident
 from typing import Any
 
 import numpy as np
@@ -183,6 +183,34 @@ def test_no_call_of_a_lane_asks_for_help() -> None:
     assert asked[3:] == [3]
 
 
+def test_a_lane_shares_nothing_further_and_stays_one() -> None:
+    """As where a kernel of a downstream package embeds texts itself."""
+    asked, here = list[int](), list[int]()
+    threads.set_threads(2)
+
+    def task() -> None:
+        threads.share([lambda: here.append(get_ident())] * 5)
+        asked.append(threads.workers(None)[1])
+
+    threads.share([task])
+    assert (asked, here) == ([0], [get_ident()] * 5)
+
+
+def test_where_the_system_grants_no_more_threads_those_that_are_there_do_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    done, granted, start = list[int](), iter([True]), Thread.start
+
+    def refusing(self: Thread) -> None:
+        if not next(granted, False):
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    monkeypatch.setattr(Thread, "start", refusing)
+    threads.set_threads(4)
+    threads.share([lambda: done.append(get_ident())] * 9)
+    assert len(done) == 9
+    assert len({*done}) <= 2
+
+
 @needs_compiler
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_the_first_call_that_fails_is_the_one_told(count: int) -> None:
@@ -203,6 +231,10 @@ def test_calls_that_do_not_fit_or_share_a_state_are_refused_before_any_runs() ->
     f = compile(b.finish(b.input("x", (2,)) + 1.0), device="cpu", wait=True)
     with pytest.raises(InputError, match="x"):
         f.run_each([(np.zeros(2, np.float32),), (np.zeros(3, np.float32),)])
+    wrong: list[Any] = [np.zeros((1, 2), np.float32), [np.zeros(2, np.float32)], [{"x": np.zeros(2, np.float32)}], {"x": 1}, "x", [None], None, 5]
+    for calls in wrong:
+        with pytest.raises(InputError, match="no tuple"):
+            f.run_each(calls)
     b = Builder()
     count = b.state("count", (1,))
     b.update(count, count + b.input("x", (1,)))

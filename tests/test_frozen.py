@@ -275,3 +275,58 @@ def test_what_the_standard_library_refuses_is_refused() -> None:
         @dataclasses.dataclass
         class Thawed(Loop):  # type: ignore[misc]
             more: int = 1
+
+
+def unfrozen_base(dataclass: Decorator) -> type:
+    @dataclasses.dataclass
+    class Open:
+        a: int = 1
+
+    class Between(Open):
+        pass
+
+    @dataclass(frozen=True)
+    class Closed(Between):
+        b: int = 2
+
+    return Closed
+
+
+def field_without_annotation(dataclass: Decorator) -> type:
+    @dataclass(frozen=True)
+    class Forgotten:
+        a: int = 1
+        b = field(default=2)
+
+    return Forgotten
+
+
+def own_setattr(dataclass: Decorator) -> type:
+    @dataclass(frozen=True)
+    class Setting:
+        a: int
+
+        def __setattr__(self, name: str, value: object) -> None:
+            pass
+
+    return Setting
+
+
+def own_delattr(dataclass: Decorator) -> type:
+    @dataclass(frozen=True)
+    class Deleting:
+        a: int
+
+        def __delattr__(self, name: str) -> None:
+            pass
+
+    return Deleting
+
+
+@pytest.mark.parametrize("wrong", [unfrozen_base, field_without_annotation, own_setattr, own_delattr])
+def test_what_it_refuses_for_being_frozen_is_refused_in_its_words(wrong: Callable[[Decorator], type]) -> None:
+    with pytest.raises(TypeError) as theirs:
+        wrong(dataclasses.dataclass)
+    with pytest.raises(TypeError) as ours:
+        wrong(rlxpy.frozen.dataclass)
+    assert str(ours.value) == str(theirs.value)

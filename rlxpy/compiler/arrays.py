@@ -57,6 +57,15 @@ def gather_inputs(graph: Graph, args: Sequence[Any], named: Mapping[str, Any], s
     return arrays, _learn_sizes(graph, arrays, sizes)
 
 
+def each_call(calls: Any) -> list[Sequence[Any]]:
+    """Raises InputError for what is no row of calls: an array would fall into its rows, and a dict into its names."""
+    found = list(calls) if isinstance(calls, Iterable) else [calls]
+    for k, inputs in enumerate(found):
+        if not isinstance(inputs, (tuple, list)):
+            raise InputError(f"call {k} is no tuple", why=f"{type(inputs).__name__} was given", fix="run_each([(x, y), (x2, y2)]): of each call its inputs, in order")
+    return found
+
+
 def _learn_sizes(graph: Graph, arrays: Sequence[Array], sizes: Mapping[str, int]) -> dict[str, int]:
     known = _whole(graph, sizes)
     before = -1

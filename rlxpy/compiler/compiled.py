@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rlxpy.compiler.arrays import check_outputs, check_param, gather_inputs
+from rlxpy.compiler.arrays import check_outputs, check_param, each_call, gather_inputs
 from rlxpy.compiler.counting import COUNTING
 from rlxpy.compiler.hoist import Hoisted
 from rlxpy.compiler.options import CompileOptions
@@ -84,8 +84,8 @@ class CompiledGraph:
         if self.plan.nbytes[Space.STATE]:
             raise InputError("calls of a graph with state follow one another", why=f"{self.source.name} keeps {self.plan.nbytes[Space.STATE]:,} bytes from run to run", fix="run, once for each")
         ready = []
-        for inputs in calls:
-            arrays, known = gather_inputs(self.source, tuple(inputs), {}, {})
+        for inputs in each_call(calls):
+            arrays, known = gather_inputs(self.source, inputs, {}, {})
             self._refuse_empty(known)
             ready.append((arrays, known, tuple([np.empty(bind(shape, known), dtype) for shape, dtype in self._results])))
         if isinstance(self._executable, Lanes):

@@ -63,10 +63,11 @@ def workers(work: Any) -> tuple[int, int]:
 
 
 def share(tasks: Sequence[Callable[[], None]]) -> None:
-    """Does these, as many at once as a call may have threads, each by one of them; in their order, if there is one thread.
+    """Does these, as many at once as a call may have threads, each by one of them; in their order, if there is one thread, or this one is a lane.
 
     Raises what the first of them raised that failed; those after it may be left undone."""
     turns, failed = iter(range(len(tasks))), dict[int, BaseException]()
+    inside = getattr(_lane, "alone", False)
 
     def lane() -> None:
         _lane.alone = True
@@ -79,11 +80,14 @@ def share(tasks: Sequence[Callable[[], None]]) -> None:
                 if failed:
                     break
         finally:
-            _lane.alone = False
+            _lane.alone = inside
 
-    others = [threading.Thread(target=copy_context().run, args=(lane,), name="rlxpy-lane") for _ in range(min(threads(), len(tasks)) - 1)]
-    for other in others:
-        other.start()
+    others = list[threading.Thread]()
+    with suppress(RuntimeError):  # the system grants no more threads: those that are there must do
+        while not inside and len(others) < min(threads(), len(tasks)) - 1:
+            other = threading.Thread(target=copy_context().run, args=(lane,), name="rlxpy-lane")
+            other.start()
+            others.append(other)
     lane()
     for other in others:
         other.join()
