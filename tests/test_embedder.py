@@ -81,6 +81,12 @@ def test_what_is_no_list_of_texts(embedder: Embedder, texts: Any, message: str) 
         embedder.embed(texts)
 
 
+@pytest.mark.parametrize("row", [[], 3, "ab", [1.5, 2.0], [[1, 2]], [True, False], [1] * (LONGEST + 1), [None]])
+def test_what_is_no_row_of_tokens(embedder: Embedder, row: Any) -> None:
+    with pytest.raises(InputError, match=rf"text 2 is no row of tokens(.|\n)*1\.\.{LONGEST}"):
+        embedder.run([[1, 2], np.array([3]), row])
+
+
 # ---- texts that are too long
 
 def test_a_long_text_is_cut_before_its_closing_mark_and_reported(embedder: Embedder) -> None:

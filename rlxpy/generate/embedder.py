@@ -69,16 +69,24 @@ class Embedder:
         return Embeddings(self.run(ids), tuple(map(len, ids)), cut)
 
     def run(self, ids: Sequence[Sequence[int] | Array]) -> Array:
-        """Vectors f32 [texts, width] of texts that are tokens already, marks and all."""
-        lengths = tuple(map(len, ids))
+        """Vectors f32 [texts, width] of texts that are tokens already, marks and all.  Raises InputError for what is no row of 1..length tokens."""
+        rows = [self._tokens(k, row) for k, row in enumerate(ids)]
+        lengths = tuple(map(len, rows))
         alone, together = parts(lengths, self.graph.lanes, self.batch)
         width = self.graph.plan.graph.output_types[0].shape[-1]
-        out = np.empty((len(ids), int(width)), np.float32)
-        for part, made in zip(alone, self.graph.run_each([joined(ids[part]) for part in alone]), strict=True):
+        out = np.empty((len(rows), int(width)), np.float32)
+        for part, made in zip(alone, self.graph.run_each([joined(rows[part]) for part in alone]), strict=True):
             out[part] = made[0]
         for part in together:
-            out[part] = self.graph.run(*joined(ids[part]))[0]
+            out[part] = self.graph.run(*joined(rows[part]))[0]
         return out
+
+    def _tokens(self, k: int, row: Sequence[int] | Array) -> Array:
+        tokens = np.asarray(row)
+        if tokens.ndim != 1 or tokens.dtype.kind not in "iu" or not 1 <= tokens.size <= self.length:
+            raise InputError(f"text {k} is no row of tokens", why=f"{list(tokens.shape)} of {tokens.dtype} was given, 1..{self.length} whole numbers are wanted",
+                             fix="run([tokenizer.encode(text)]), or embed([text]), which cuts what is longer")
+        return tokens
 
 
 def parts(lengths: Sequence[int], lanes: int, batch: int) -> tuple[list[slice], list[slice]]:
@@ -107,11 +115,11 @@ def longest(work: Sequence[int], lanes: int) -> int:
     return max(busy)
 
 
-def joined(rows: Sequence[Sequence[int] | Array]) -> tuple[Array, Array]:
+def joined(rows: Sequence[Array]) -> tuple[Array, Array]:
     """ids i64 [1, n], row after row, and where each begins and the last ends, i64 [rows + 1]."""
     starts = np.zeros(len(rows) + 1, np.int64)
     np.cumsum([len(row) for row in rows], out=starts[1:])
-    return np.concatenate([np.asarray(row, np.int64) for row in rows])[None], starts
+    return np.concatenate(rows).astype(np.int64)[None], starts
 
 
 def pooling(path: Path, metadata: Mapping[str, Any]) -> dict[str, Any]:
