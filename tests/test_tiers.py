@@ -113,6 +113,24 @@ def test_calls_of_many_threads_meet_the_change(slow: Callable[[float], str], tmp
 
 
 @needs_compiler
+@pytest.mark.parametrize("called", [True, False])
+def test_the_first_call_has_a_head_start_and_nobody_waits_for_a_call(called: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[bool] = []
+    monkeypatch.setattr(tiers, "HEAD_START_SECONDS", 20 if called else 0.05)
+    monkeypatch.setattr(tiers, "prepare", lambda: begun.append(True))
+    with settings.override(cache=tmp_path):
+        run = compile(counting(), {"w": np.ones(3, np.float32)}, device="cpu", wait=False)
+        if called:
+            time.sleep(0.1)
+            assert not begun
+            run(np.ones((1, 3), np.float32), 0)
+            assert run.tier == "reference"
+        while run.tier == "reference":
+            time.sleep(0.01)
+    assert begun == [True]
+
+
+@needs_compiler
 def test_weights_are_laid_out_while_the_compiler_runs_and_those_of_meanwhile_are_not_lost(slow: Callable[[float], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     packed, compiled = threading.Event(), list[bool]()
 
@@ -264,6 +282,36 @@ def test_a_fork_while_it_compiles_and_one_afterwards(slow: Callable[[float], str
             assert run.tier == "cpu" and np.allclose(run(ones), want, rtol=1e-6)
             assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
     """, RLX_CC=slow(0.5), RLX_CACHE=str(tmp_path / "cache"))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@needs_compiler
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing was forked: this system cannot")
+def test_a_fork_while_the_compiling_thread_imports(tmp_path: Path) -> None:
+    done = python("""
+        import os, signal, threading, warnings
+        warnings.simplefilter("ignore")  # of forks beside threads
+        begun = threading.Event()
+
+        class Slow:
+            def find_spec(self, name, path=None, target=None):
+                if name == "jinja2":
+                    begun.set()
+                    time.sleep(0.3)
+
+        assert "jinja2" not in sys.modules
+        sys.meta_path.insert(0, Slow())
+        run = rlxpy.compile(graph, {"w": w}, device="cpu", wait=False)
+        assert begun.wait(20)
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(20)
+            run.wait()
+            os._exit(7 if run.tier == "cpu" and np.allclose(run(ones), want, rtol=1e-6) else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+        run.wait()
+        assert np.allclose(run(ones), want, rtol=1e-6)
+    """, RLX_CACHE=str(tmp_path / "cache"))
     assert (done.returncode, done.stderr) == (0, "")
 
 

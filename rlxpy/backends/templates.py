@@ -27,6 +27,11 @@ def _environment(trim: bool = False) -> Any:
                        bytecode_cache=TemplateCode(f"{trim=}"))
 
 
+def prepare() -> None:
+    """Import what renders."""
+    _environment()
+
+
 def render(path: str, **values: Any) -> str:
     return str(_environment().get_template(path).render(**values))
 

@@ -103,8 +103,7 @@ def run(command: tuple[str, ...], seconds: float, folder: Path | None = None) ->
     """Exit status, stdout and stderr of a compiler.  One that hangs is stopped together with its children.
 
     Raises OSError when it cannot be started, also when this process is ending; TimeoutExpired."""
-    if _ending.is_set():
-        raise OSError(errno.ECANCELED, "the process is ending")
+    go_on()
     env = {**os.environ, "LC_ALL": "C"}  # whoever reads its messages reads English
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder, env=env,
                              text=True, errors="replace", start_new_session=True)
@@ -140,6 +139,12 @@ def stop() -> None:
 
 def exiting() -> bool:
     return _ending.is_set()
+
+
+def go_on() -> None:
+    """Raises OSError when this process is ending."""
+    if exiting():
+        raise OSError(errno.ECANCELED, "the process is ending")
 
 
 if hasattr(os, "register_at_fork"):

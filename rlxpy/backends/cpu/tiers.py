@@ -16,6 +16,7 @@ from rlxpy.backends.cpu.program import Program
 from rlxpy.backends.host import LIBRARY, as_stored, by_size, host_launch, launcher, run_chain
 from rlxpy.backends.reference import HostGraph
 from rlxpy.backends.state import State
+from rlxpy.backends.templates import prepare
 from rlxpy.extend.backend import Call, Span
 from rlxpy.extend.kernels import HostLaunch
 from rlxpy.extend.plan import Plan, Step
@@ -27,6 +28,7 @@ from rlxpy.notes import note_once
 
 T = TypeVar("T")
 PATIENCE_SECONDS = 0.1        # a call that the reference is quicker with than this never waits for the compiler
+HEAD_START_SECONDS = 0.1      # at most: the first call, which most often comes at once, has Python's interpreter to itself
 LEAST_WAIT_SECONDS = 3.0      # others wait at least so long: a compile takes a second or two, and a slow call cannot be stopped half-way
 # Seconds that the reference takes, roughly: for an element of a result, a multiplication in a product, an element of packed weights.
 SECONDS_ELEMENT, SECONDS_PRODUCT, SECONDS_UNPACK = 2e-9, 5e-11, 1e-8
@@ -35,6 +37,7 @@ EXIT_SECONDS = 2.0
 Build = Callable[[], tuple[Program, Callable[[], Library]]]  # the library is waited for when it is asked for
 
 _turns = threading.BoundedSemaphore(COMPILERS)
+_importing = threading.Lock()  # a process forked while a thread imports a module can never import it
 _unfinished: WeakSet[TieredGraph] = WeakSet()
 
 
@@ -55,7 +58,7 @@ class TieredGraph:
 
     def renew(self) -> None:
         """Nobody is at work: at first, and in a process that was forked while a thread of its parent was."""
-        self._lock, self._done = threading.Lock(), threading.Event()
+        self._lock, self._done, self._ready = threading.Lock(), threading.Event(), threading.Event()  # ready: to compile
         self._thread: threading.Thread | None = None
 
     # ---- the change
@@ -83,6 +86,7 @@ class TieredGraph:
                     _unfinished.discard(self)
 
     def _work(self) -> None:
+        self._ready.wait(HEAD_START_SECONDS)
         with _turns:
             self._compile()
         if self.error is not None and not compilers.exiting():
@@ -90,6 +94,9 @@ class TieredGraph:
 
     def _compile(self) -> None:
         try:
+            compilers.go_on()
+            with _importing:
+                prepare()
             program, library = self._build()
             with self._lock:
                 given = dict(self._params)
@@ -113,6 +120,7 @@ class TieredGraph:
             mine = self._thread is None and not self._done.is_set()
             if mine:
                 self._thread = threading.current_thread()
+        self._ready.set()
         if mine:
             self._compile()
         self._done.wait()
@@ -120,6 +128,7 @@ class TieredGraph:
             raise self.error
 
     def join(self, seconds: float) -> None:
+        self._ready.set()
         if (thread := self._thread) is not None:
             thread.join(seconds)
 
@@ -142,9 +151,13 @@ class TieredGraph:
             self.start()
             seconds = self._reference_seconds(sizes)
             if seconds >= PATIENCE_SECONDS:
+                self._ready.set()
                 self._done.wait(max(seconds, LEAST_WAIT_SECONDS))
                 running = self._running
-        running.run(inputs, sizes, outputs, state)
+        try:
+            running.run(inputs, sizes, outputs, state)
+        finally:
+            self._ready.set()
 
     @property
     def lanes(self) -> int:
@@ -222,6 +235,7 @@ def _begin_again() -> None:
     """In a forked process: what its parent's threads compile, they compile for the parent."""
     global _turns
     _turns = threading.BoundedSemaphore(COMPILERS)
+    _importing.release()
     for graph in list(_unfinished):
         graph.renew()
 
@@ -235,4 +249,4 @@ def _end() -> None:
 
 atexit.register(_end)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_again)
+    os.register_at_fork(before=_importing.acquire, after_in_parent=_importing.release, after_in_child=_begin_again)
