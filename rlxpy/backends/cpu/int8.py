@@ -19,6 +19,7 @@ ROWS_PER_TASK = 8
 TILE = 16            # rows of a tile of matrix units
 LEFT_RECORD = TILE*(UNIT + 8)  # bytes of 32 of depth of a tile of left rows: codes, scales and totals
 BLOCKS_PER_TASK = 3  # blocks of 32 values of a tile that one task rounds: few rows are work for several threads
+TILE_ROWS, TILE_PANELS = 4, 2  # of a register tile: eight parts, two vectors of codes, one of a left row
 PAIR_LIMIT = 2**15 - 1  # of the 16-bit sums that AVX2 alone makes of two products
 
 
@@ -42,6 +43,11 @@ def panel_nbytes(e: Encoding, isa: Isa) -> int:
     return _width(isa)*(8 + UNIT // _size(e)*(2 if _offset(groups(e)[0], form(e, isa)) else 1))
 
 
+def panels_nbytes(e: Encoding, isa: Isa, depth: int) -> int:
+    """Of what a tile reads at once."""
+    return TILE_PANELS*(depth // UNIT)*panel_nbytes(e, isa)
+
+
 @cache
 def reader(name: str, isa: Isa, span: int, ahead: int) -> str:
     """C functions that multiply one encoding with rounded rows."""
@@ -56,7 +62,16 @@ def reader(name: str, isa: Isa, span: int, ahead: int) -> str:
     heads = f"{{{', '.join([str(form_.bias), str(e.mins[0].factor if e.mins else 0)]*4)}}}" if width == 32 and has_heads(e) else ""
     return render("cpu/int8_blocks.h.j2", name=f"{name}_{span}", block=e.block, nbytes=e.block_nbytes, bytes=width, abreast=abreast, signed=form_.signed, size=size, span=span,
                   levels=levels(e), shared=shared, vectors=vectors, offsets=offsets, panel_levels=panel, totals=[total(k, size, span) for k in range(0, UNIT, size)],
-                  calls=calls(e, isa), heads=heads, has_mins=bool(e.mins), ahead=ahead)
+                  calls=calls(e, isa), heads=heads, has_mins=bool(e.mins), ahead=ahead, tile_panels=TILE_PANELS)
+
+
+@cache
+def tile(name: str, isa: Isa, span: int) -> str:
+    """The C function that multiplies panels of one encoding with rounded rows."""
+    e, size = encoding(name), _size(encoding(name))
+    form_ = form(e, isa)
+    return render("cpu/int8_tile.h.j2", name=f"{name}_{span}", lanes=lanes(isa), panels=TILE_PANELS, most=TILE_ROWS, record=panel_nbytes(e, isa), groups=UNIT // size, signed=form_.signed,
+                  calls=calls(e, isa), offsets=bool(_offset(groups(e)[0], form_)), span=span, totals=[total(k, size, span) for k in range(0, UNIT, size)])
 
 
 @cache

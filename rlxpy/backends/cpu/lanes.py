@@ -21,6 +21,7 @@ from rlxpy.ir.encoding import Encoding, encoding
 from rlxpy.ir.graph import Node
 
 ROWS = 4             # left rows that share codes once they are in registers
+FEW = 12             # left rows below which codes are multiplied as they are read: a panel pays from 8 rows on where codes have 4 bits, from 24 where they have 8
 ROW_BLOCK = 192      # left rows that a task takes past its weights
 COLUMNS_PER_TASK = 32
 
@@ -82,10 +83,12 @@ def product_of(site: Site, isa: Isa, nodes: tuple[Node, ...], weights: Sequence[
     body, left = body_of(site), site.out.shape[:-1]
     n, depth = nodes[0].attrs.shape  # type: ignore[attr-defined]
     encodings = [encoding(p.attrs.encoding) for p in nodes]  # type: ignore[attr-defined]
-    parts = epilogue(site, body, nodes, lambda p: f"c{p}[i*{COLUMNS_PER_TASK} + jj]")
+    parts = epilogue(site, body, nodes, lambda p: f"c{p}[i*NR + jj]")
     count, groups = ctext.dim(product(left)), -(-n // COLUMNS_PER_TASK)
-    text = render("cpu/lanes.c.j2", M=count, N=n, K=depth, MC=ROW_BLOCK, MR=ROWS, width=COLUMNS_PER_TASK, lanes=int8.lanes(isa), groups=groups, lda=int8.row_nbytes(depth, span),
-                  dots=[f"rlx_lanes8_{e.name}_{span}" for e in encodings], step=[e.row_nbytes(depth) for e in encodings], row=parts.row, inner=parts.inner)
+    dots, panel, tile = ([f"rlx_{kind}_{e.name}_{span}" for e in encodings] for kind in ("lanes8", "lane_panel8", "tile8"))
+    text = render("cpu/lanes.c.j2", M=count, N=n, K=depth, MC=ROW_BLOCK, MR=int8.TILE_ROWS, NR=int8.TILE_PANELS*int8.lanes(isa), few=FEW, width=COLUMNS_PER_TASK, lanes=int8.lanes(isa),
+                  groups=groups, lda=int8.row_nbytes(depth, span), dots=dots, panel=panel, tile=tile, panel_nbytes=[int8.panels_nbytes(e, isa, depth) for e in encodings],
+                  step=[e.row_nbytes(depth) for e in encodings], row=parts.row, inner=parts.inner)
     names = tuple(f"const u8 *restrict w{k}" for k in range(len(nodes)))
     return Kernel((*names, "const u8 *restrict x0", *params(parts.operands, site.out, first=1)), text, (*weights, rows, *arguments(parts.operands, site.out)),
                   f"rlx_ceil_quotient({count}, {ROW_BLOCK})*{groups}", symbols_used(site), needs)
@@ -93,15 +96,15 @@ def product_of(site: Site, isa: Isa, nodes: tuple[Node, ...], weights: Sequence[
 
 @cache
 def reader(name: str, isa: Isa, span: int) -> str:
-    """The C function that multiplies one encoding with rounded rows."""
+    """C functions that multiply one encoding with rounded rows, and lay it into panels."""
     e = encoding(name)
     form, calls = int8.form(e, isa), int8.calls(e, isa)
     start = codes_at(e)
     words = code_words(e, start)
     terms = [f"{form.bias}*s" if form.bias else "", f"{ctext.literal(e.mins[0].factor, DType.F32)}*rlx_half_lanes(w + {2*int8.lanes(isa)})" if e.mins else ""]
-    return render("cpu/lanes.h.j2", name=f"{name}_{span}", lanes=int8.lanes(isa), nbytes=e.block_nbytes, start=start, signed=form.signed, calls=calls, rows=ROWS, ahead=int8.AHEAD_NBYTES,
-                  words=sorted({p.byte for p in words}), codes=[word(e, p, form, f"word{p.byte}") for p in words], offset=" + ".join(t for t in terms if t),
-                  total=int8.total(0, int8.UNIT, span), totals=int8.UNIT // span)
+    return render("cpu/lanes.h.j2", name=f"{name}_{span}", lanes=int8.lanes(isa), nbytes=e.block_nbytes, start=start, signed=form.signed, calls=calls, rows=int8.TILE_ROWS, ahead=int8.AHEAD_NBYTES,
+                  panels=int8.TILE_PANELS, record=int8.panel_nbytes(e, isa), words=sorted({p.byte for p in words}), codes=[word(e, p, form, f"word{p.byte}") for p in words],
+                  offset=" + ".join(t for t in terms if t), total=int8.total(0, int8.UNIT, span), totals=int8.UNIT // span)
 
 
 @cache
