@@ -154,6 +154,20 @@ def test_every_row_is_found_in_its_lane(name: str, rows: int) -> None:
             np.testing.assert_array_equal(np.concatenate(got), want)
 
 
+@pytest.mark.parametrize("name", ["q5_0", "q5_1"])
+def test_single_bits_are_turned_in_their_lane(name: str) -> None:
+    """Bit k of byte i is of code 4k + i; all other bytes are moved alone."""
+    lanes, rows, size = 4, 5, encoding(name).block_nbytes
+    head, stored = size - 20, np.random.default_rng(1).integers(0, 256, (rows, size), dtype=np.uint8)
+    (made,) = pack({0: stored}, [Packed(0, (1, rows, size), (0, size, 1), 0, Lanes(name, lanes))], [None])
+    for row in range(rows):
+        record, lane = made.reshape(-1, lanes * size)[row // lanes], row % lanes
+        bits = np.unpackbits(record[head*lanes + lane*4:][:4], bitorder="little").reshape(4, 8)  # [byte, bit]
+        np.testing.assert_array_equal(bits.T.ravel(), np.unpackbits(stored[row, head:head + 4], bitorder="little"))
+        words = [record[u*lanes + lane*4:][:4] for u in range(head + 4, size, 4)]
+        np.testing.assert_array_equal(np.concatenate(words), stored[row, head + 4:])
+
+
 def test_many_weights_lie_together_and_kept_ones_stay() -> None:
     form, count = Panels(DType.F32, 16), 5
     arrays = {k: np.full((1, 300, 1000), k, np.float32) for k in range(count)}

@@ -19,6 +19,7 @@ from rlxpy.backends.cpu.blocks import BLOCKS
 from rlxpy.backends.cpu.build import build
 from rlxpy.backends.cpu.compilers import find_compiler
 from rlxpy.backends.cpu.int8 import reader as int8_reader
+from rlxpy.backends.cpu.int8 import tile
 from rlxpy.backends.cpu.isa import Isa, available, named
 from rlxpy.backends.cpu.quant import PANEL_DEPTH
 from rlxpy.compiler.compiled import CompiledGraph
@@ -144,7 +145,7 @@ def test_every_instruction_set_of_this_machine(isa: str) -> None:
 def test_codes_are_handed_over_as_every_instruction_set_takes_them(isa: Isa) -> None:
     """Unsigned where a byte of either sign cannot be multiplied, and never beyond what a 16-bit sum of two products holds."""
     for name in BLOCKS:
-        text = int8_reader(name, isa, 16, 0)
+        text = int8_reader(name, isa, 16, 0) + tile(name, isa, 16)
         assert ("rlx_part_add_signed" in text) != ("rlx_part_add(" in text), "one form for each encoding"
         if "vnni" in isa.features:
             assert "rlx_part_add(" in text

@@ -103,19 +103,43 @@ def narrow(e: Encoding, first: int, count: int, form: Bytes, abreast: int = 1) -
     return _formed(e, form, " | ".join(_abreast(p, first) if abreast == 2 else _narrow_part(p, first, count) for p in pieces_of(e.code)))
 
 
-def code_words(e: Encoding, start: int) -> list[Place]:
-    """For every four codes of a block the word, four bytes each from byte `start` on, that has them side by side, and their shift; none where bits of a code
-    lie apart, or codes in no such order."""
-    if len(pieces_of(e.code)) > 1:
-        return []
-    places = places_of(pieces_of(e.code)[0], 0, e.block)
-    quads = [places[k:k + 4] for k in range(0, e.block, 4)]
-    return [Place((q[0].byte - start) // 4, q[0].shift) for q in quads] if all(_is_run(q) and (q[0].byte - start) % 4 == 0 for q in quads) else []
+def code_words(e: Encoding, start: int) -> list[tuple[Place, ...]]:
+    """For every four codes of a block, of each group of pieces: the word, four bytes each from byte `start` on, that has those four bytes side by side, and their
+    shift.  Words of `bit_words` are meant turned.  None where bits of a code lie in another order."""
+    found = []
+    for group in pieces_of(e.code):
+        places = places_of(group, 0, e.block)
+        if any((p.byte - start) % 4 for p in places[::32]):
+            return []
+        if _in_order(e, group):
+            found.append([Place((places[0].byte - start) // 4, k) for k in range(8)])
+        elif all(_is_run(places[k:k + 4]) and (places[k].byte - start) % 4 == 0 for k in range(0, e.block, 4)):
+            found.append([Place((p.byte - start) // 4, p.shift) for p in places[::4]])
+        else:
+            return []
+    return list(zip(*found, strict=True))
 
 
-def word(e: Encoding, place: Place, form: Bytes, text: str) -> str:
-    """C for codes in a form, from `text` for a vector of their words."""
-    return _formed(e, form, _picked(pieces_of(e.code)[0][0], place, text, 1))
+def bit_words(e: Encoding, start: int) -> list[int]:
+    """The words that have one bit of each code, the first lowest.  Turned, bit k of byte i is of code 4k + i, where bit 4k + i was."""
+    return [(group[0].byte - start) // 4 for group in pieces_of(e.code) if _in_order(e, group)]
+
+
+def _in_order(e: Encoding, group: tuple[Piece, ...]) -> bool:
+    places = places_of(group, 0, e.block)
+    return e.block == 32 and group[0].width == 1 and places == [Place(places[0].byte + k // 8, k % 8) for k in range(32)]
+
+
+def word(e: Encoding, places: tuple[Place, ...], form: Bytes, text: Callable[[int], str]) -> str:
+    """C for codes in a form; `text` gives C for a vector of their words."""
+    return _formed(e, form, " | ".join(_moved(group[0], place, text(place.byte)) for group, place in zip(pieces_of(e.code), places, strict=True)))
+
+
+def _moved(piece: Piece, place: Place, text: str) -> str:
+    """The bits of a piece where they belong in each byte; what a shift brings from the byte beside is masked."""
+    by = piece.left - place.shift
+    text = f"(rlx_bytes)((rlx_sums){text} {'<<' if by > 0 else '>>'} {abs(by)})" if by else text
+    return f"({text} & {(2**piece.width - 1) << piece.left})" if piece.width < 8 else text
 
 
 def _formed(e: Encoding, form: Bytes, text: str) -> str:

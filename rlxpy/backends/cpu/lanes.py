@@ -3,11 +3,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 
 from rlxpy.backends.cpu import ctext, int8
-from rlxpy.backends.cpu.blocks import code_words, has_heads, raised, word
+from rlxpy.backends.cpu.blocks import Bytes, bit_words, code_words, has_heads, raised, word
 from rlxpy.backends.cpu.elementwise import arguments, body_of, params
 from rlxpy.backends.cpu.isa import Isa
 from rlxpy.backends.cpu.kernel import Kernel, Operand, Site, symbols_used
@@ -29,7 +30,7 @@ COLUMNS_PER_TASK = 32
 @dataclass(frozen=True)
 class Lanes:
     """[batch][rows / lanes][blocks]: of each block of `lanes` rows first what comes before the codes, two bytes of every row at a time, then the codes,
-    four at a time.  Rows after the last are zeros."""
+    four at a time, those with one bit of each code turned (blocks.bit_words).  Rows after the last are zeros."""
 
     encoding: str
     lanes: int
@@ -56,7 +57,19 @@ class Lanes:
         head = codes_at(encoding(self.encoding))
         for unit, first, last in ((np.uint16, 0, head), (np.uint32, head, rows.shape[-1])):
             given = rows[..., first:last].view(unit).transpose(0, 1, 3, 4, 2)
-            out[..., first * self.lanes:last * self.lanes].view(unit).reshape(given.shape)[...] = given
+            laid = out[..., first * self.lanes:last * self.lanes].view(unit).reshape(given.shape)
+            laid[...] = given
+            for k in bit_words(encoding(self.encoding), head) if first == head else ():
+                laid[..., k, :] = turned(laid[..., k, :])
+
+
+def turned(words: Array) -> Array:
+    """u32 of one bit a code, bit 4k + i as bit k of byte i."""
+    halves = np.arange(256, dtype=np.uint32)[:, None] >> np.arange(8, dtype=np.uint32) & 1  # byte b has codes 8b to 8b + 7
+    spread = (halves << np.array([0, 8, 16, 24, 1, 9, 17, 25], np.uint32)).sum(1, dtype=np.uint32)
+    first, second, third, fourth = (spread[words >> np.uint32(8 * b) & 255] << np.uint32(2 * b) for b in range(4))
+    made: Array = first | second | third | fourth
+    return made
 
 
 def codes_at(e: Encoding) -> int:
@@ -94,16 +107,21 @@ def product_of(site: Site, isa: Isa, nodes: tuple[Node, ...], weights: Sequence[
                   f"rlx_ceil_quotient({count}, {ROW_BLOCK})*{groups}", symbols_used(site), needs)
 
 
+def _codes(e: Encoding, form: Bytes) -> dict[str, Any]:
+    """Which words a block's codes are in, and C for every four of them."""
+    quads = code_words(e, codes_at(e))
+    return {"words": sorted({p.byte for places in quads for p in places}), "codes": [word(e, places, form, "word{}".format) for places in quads]}
+
+
 @cache
 def reader(name: str, isa: Isa, span: int) -> str:
     """C functions that multiply one encoding with rounded rows, and lay it into panels."""
     e = encoding(name)
     form, calls = int8.form(e, isa), int8.calls(e, isa)
     start = codes_at(e)
-    words = code_words(e, start)
     terms = [f"{form.bias}*s" if form.bias else "", f"{ctext.literal(e.mins[0].factor, DType.F32)}*rlx_half_lanes(w + {2*int8.lanes(isa)})" if e.mins else ""]
     return render("cpu/lanes.h.j2", name=f"{name}_{span}", lanes=int8.lanes(isa), nbytes=e.block_nbytes, start=start, signed=form.signed, calls=calls, rows=int8.TILE_ROWS, ahead=int8.AHEAD_NBYTES,
-                  panels=int8.TILE_PANELS, record=int8.panel_nbytes(e, isa), words=sorted({p.byte for p in words}), codes=[word(e, p, form, f"word{p.byte}") for p in words],
+                  panels=int8.TILE_PANELS, record=int8.panel_nbytes(e, isa), **_codes(e, form),
                   offset=" + ".join(t for t in terms if t), total=int8.total(0, int8.UNIT, span), totals=int8.UNIT // span)
 
 
@@ -112,7 +130,6 @@ def float_reader(name: str, isa: Isa, columns: int) -> str:
     """C functions that read one encoding as floats, in panels of so many rows."""
     e = encoding(name)
     start, lanes, form = codes_at(e), int8.lanes(isa), raised(e)
-    words = code_words(e, start)
     terms = [f"{ctext.literal(-form.bias, DType.F32)}*s" if form.bias else "", f"{ctext.literal(-e.mins[0].factor, DType.F32)}*rlx_half_lanes(w + {2*lanes})" if e.mins else ""]
     return render("cpu/lane_floats.h.j2", name=name, lanes=lanes, nbytes=e.block_nbytes, start=start, NR=columns, most=ROWS, ahead=int8.AHEAD_NBYTES,
-                  words=sorted({p.byte for p in words}), codes=[word(e, p, form, f"word{p.byte}") for p in words], offset=" + ".join(t for t in terms if t))
+                  **_codes(e, form), offset=" + ".join(t for t in terms if t))

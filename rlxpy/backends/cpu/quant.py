@@ -92,13 +92,14 @@ def _int8(site: Site, isa: Isa) -> tuple[Kernel, Kernel]:
     left, encodings, depth = _operands(site)
     span = int8.span(encodings)
     nodes, weights = _weights(site)
+    tiles = tuple(int8.tile(name, isa, span) for name in sorted({e.name for e in encodings}))
     if (side_by_side := lanes.laid(isa, weights, encodings)) is not None:
-        functions = needs(encodings, lambda name: f"{lanes.reader(name, isa, span)}\n{int8.tile(name, isa, span)}")
+        functions = (*needs(encodings, lambda name: lanes.reader(name, isa, span)), *tiles)
         return int8.round_rows(site, left, depth, span), lanes.product_of(site, isa, nodes, side_by_side, f"(const u8 *)({site.scratch})", span, functions)
     way = Way("u8", FEW_INT8_ROWS, 4, int8.TILE_ROWS, int8.TILE_PANELS*int8.lanes(isa), f"rlx_panel8_{{}}_{span}", f"rlx_dots8_{{}}_{span}",
               f"rlx_tile8_{{name}}_{span}(height, depth, x, {{lda}}, panel{{p}}, c{{p}})")
     panel = [int8.panels_nbytes(e, isa, depth) for e in encodings]
-    needed = needs(encodings, lambda name: f"{int8.reader(name, isa, span, int8.AHEAD_NBYTES)}\n{int8.tile(name, isa, span)}")
+    needed = (*needs(encodings, lambda name: int8.reader(name, isa, span, int8.AHEAD_NBYTES)), *tiles)
     product_ = _product(site, way, left, f"(const u8 *)({site.scratch})", str(int8.row_nbytes(depth, span)), panel, needed)
     return int8.round_rows(site, left, depth, span), product_
 
