@@ -18,8 +18,7 @@ from rlxpy.backends.cpu.backend import Cpu
 from rlxpy.backends.cpu.blocks import BLOCKS
 from rlxpy.backends.cpu.build import build
 from rlxpy.backends.cpu.compilers import find_compiler
-from rlxpy.backends.cpu.int8 import reader as int8_reader
-from rlxpy.backends.cpu.int8 import tile
+from rlxpy.backends.cpu.int8 import reader as int8_reader, tile
 from rlxpy.backends.cpu.isa import Isa, available, named
 from rlxpy.backends.cpu.quant import PANEL_DEPTH
 from rlxpy.compiler.compiled import CompiledGraph
