@@ -20,9 +20,8 @@ from rlxpy.ir.op import Op
 
 ROW_BLOCK = 512  # rows that a task takes through its tiles: laying them costs as much as multiplying some hundred rows
 # steps of k are whole blocks of every encoding; laying more planes pays from more rows on
-X3, X6 = replace(amx.X3, depth=8, least_rows=64), replace(amx.X6, depth=8, least_rows=128)
-BF16 = replace(amx.BF16, depth=16)
-MANY = replace(BF16, least_rows=64)
+X3, X6 = replace(amx.X3, depth=24, least_rows=64), replace(amx.X6, depth=24, least_rows=128)
+MANY = replace(amx.BF16, least_rows=64)
 
 
 def emitter(isa: Isa, scheme: Scheme) -> Emitter:

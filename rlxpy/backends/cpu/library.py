@@ -43,7 +43,7 @@ FLOATS = ("f16", "bf16", "f32", "f64")
 # products on AMX: how, the operands' type, and the numerics that permit it
 AMX = (("amx_x6", amx.X6, "f32", ("highest",)), ("amx_x3", amx.X3, "f32", ("high",)), ("amx_bf16", amx.BF16, "f32", ("medium", "low")),
        ("amx", amx.BF16, "bf16", ("highest", "high", "medium", "low")))
-AMX_PACKED = (("amx_x6", amx_packed.X6, ("highest",)), ("amx_x3", amx_packed.X3, ("high",)), ("amx", amx_packed.BF16, ("medium",)), ("amx_bf16", amx_packed.MANY, ("low",)))
+AMX_PACKED = (("amx_x6", amx_packed.X6, ("highest",)), ("amx_x3", amx_packed.X3, ("high",)), ("amx", amx.BF16, ("medium",)), ("amx_bf16", amx_packed.MANY, ("low",)))
 # convolutions on AMX: how, from so many channels of the result on, and the numerics that permit it
 AMX_CONV = (("amx_x6", conv_amx.X6, 128, ("highest",)), ("amx_x3", conv_amx.X3, 64, ("high",)), ("amx_bf16", conv_amx.BF16, 32, ("medium", "low")))
 MOVEMENT = tuple(op for op in Op if op.row.view)
