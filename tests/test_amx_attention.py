@@ -11,13 +11,11 @@ import pytest
 from test_cpu_attention import Case, oracle
 
 from rlxpy import Builder, CompileOptions, compile, settings, sym
-from rlxpy.backends.cpu import narrow, program
 from rlxpy.backends.cpu.amx_attention import KEYS, ROWS
 from rlxpy.backends.cpu.backend import Cpu
 from rlxpy.backends.cpu.build import build
 from rlxpy.backends.cpu.compilers import find_compiler
 from rlxpy.backends.cpu.isa import available, named
-from rlxpy.backends.cpu.library import library
 from rlxpy.backends.cpu.threads import set_threads
 from rlxpy.compiler.session import lower
 from rlxpy.extend.plan import Plan
@@ -149,43 +147,3 @@ def test_the_real_instructions_compile() -> None:
 def all_threads() -> Any:
     yield
     set_threads(None)
-
-
-def encoder(seed: int, packed: bool = False) -> tuple[Any, dict[str, Array], Array]:
-    """One layer: [2, 20, 64], two heads; packed: weights in int8, with a scale a row."""
-    b, rng = Builder("layer"), np.random.default_rng(seed)
-    x = b.input("x", (2, 20, 64))
-
-    def linear(y: Any, name: str, width: int) -> Any:
-        if packed:
-            planes = b.param(name, (width, y.shape[-1]), "i8"), b.param(f"{name}_scale", (width, 1))
-            return y.qmatmul(*planes, encoding="int8_rows", shape=planes[0].shape) + b.param(f"{name}_bias", (width,))
-        return y @ b.param(name, (y.shape[-1], width)) + b.param(f"{name}_bias", (width,))
-
-    q, k, v = (linear(x, n, 64).reshape(shape=(2, 20, 2, 32)).transpose(perm=(0, 2, 1, 3)) for n in "qkv")
-    seen = q.apply("attention", (q, k, v), {"scale": 32**-0.5}).transpose(perm=(0, 2, 1, 3)).reshape(shape=(2, 20, 64))
-    y = x + linear(seen, "o", 64)
-    graph = b.finish(y + linear(linear(y, "up", 96).gelu(), "down", 64))
-    drawn = {n.name: rng.normal(size=n.type.shape).astype(np.float32)/8 for n in graph.params}
-    whole = {name: np.rint(w*250).clip(-127, 127).astype(np.int8) if f"{name}_scale" in drawn else np.abs(w)/32 if name.endswith("_scale") else w for name, w in drawn.items()}
-    return graph, whole, rng.normal(size=(2, 20, 64)).astype(np.float32)
-
-
-@pytest.mark.parametrize(("packed", "numerics", "kept", "near"), [(False, "medium", 5, 0.05), (True, "low", 3, 0.15)])
-def test_what_only_tiles_read_is_kept_in_bf16_and_changes_nothing(packed: bool, numerics: str, kept: int, near: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """q, k and v are, and what attention gives and the hidden layer where their reader rounds to bf16; what a residual reads too is not."""
-    graph, weights, x = encoder(0, packed)
-    options = CompileOptions(debug=True, numerics=numerics, weights="packed")
-    with settings.override(isa=TILES):
-        f = compile(graph, weights, device="cpu", options=options, wait=True)
-        assert len(narrow.narrow(f.plan)) == kept
-        assert not narrow.narrow(planned(graph, "high", TILES))
-        monkeypatch.setattr(program, "narrow", lambda plan: frozenset())
-        wide = compile(graph, weights, device="cpu", options=options, wait=True)
-    for _ in range(2):
-        np.testing.assert_array_equal(f(x), wide(x))
-    assert np.abs(f(x) - compile(graph, weights, device="reference")(x)).max() < near
-
-
-def test_rows_that_keep_bf16_are_rows_of_the_library() -> None:
-    assert {f"cpu/{row.name}" for row in library(named("avx512+amx")).rows} >= narrow.WRITING

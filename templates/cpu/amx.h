@@ -20,18 +20,6 @@ RLX_INLINE rlx_halves16 rlx_near16(rlx_v16 x) {
   return y;
 }
 #endif
-/* Up to 32 numbers rounded to bf16, for tiles. */
-RLX_INLINE void rlx_store_near(u16 *restrict to, const f32 *restrict from, i64 width) {
-#ifdef __AVX512BF16__
-  if (width == 32) {
-    *(rlx_halves16 *)to = rlx_near16(*(const rlx_any16 *)from);
-    *(rlx_halves16 *)(to + 16) = rlx_near16(*(const rlx_any16 *)(from + 16));
-    return;
-  }
-#endif
-  RLX_SIMD
-  for (i64 j = 0; j < width; j++) to[j] = rlx_store_bf16(from[j]);
-}
 #ifdef RLX_AMX_EMULATED
 typedef struct { u32 row[8][16][16]; } rlx_tiles;
 RLX_INLINE f32 rlx_flushed(f32 x) { return rlx_abs_f32(x) < 0x1p-126f ? rlx_of_bits_f32(rlx_bits_f32(x) & 0x80000000u) : x; }

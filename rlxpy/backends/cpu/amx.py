@@ -140,7 +140,7 @@ def split_left(site: Site, scheme: Scheme, p: Products, w: Walk, planes: Operand
     lines = [f"const i64 M = {rows}, K = {depth}, tiles = rlx_ceil_quotient(M, (i64)16), some = {some}, tasks = rlx_ceil_quotient(M, some), next = rlx_ceil_quotient(K, (i64)32)*{tile_numel};",
              "for (i64 t = t0; t < t1; t++) {", "  const i64 m0 = t % tasks*some, m1 = m0 + some, batch = t / tasks;", *indent(w.indices),
              f"  u8 *const sure = (u8 *)(y + {count}*tiles*next) + batch*tiles*16;",
-             f"  rlx_left_{p.left.stored.text}_{scheme.planes}(rlx_least(some, M - m0), K, {at});",
+             f"  rlx_left_{p.left.dtype.text}_{scheme.planes}(rlx_least(some, M - m0), K, {at});",
              "  if (m1 >= M) for (i64 m = M; m < tiles*16; m++) sure[m] = 1;  /* rows that are not there */", "}"]
     return Kernel(params((p.left,), planes), "\n".join(lines), arguments((p.left,), planes), f"{count}*rlx_ceil_quotient({rows}, {some})", symbols_used(site),
                   needs=text(scheme))
@@ -161,13 +161,12 @@ def _split_right(site: Site, scheme: Scheme, right: Operand, place: str) -> Kern
 def multiply(site: Site, scheme: Scheme, p: Products, w: Walk, left: Operand, rights: tuple[str | Packed, ...],
              row_block: int = ROW_BLOCK, decode: Sequence[Mapping[str, object]] = (), needs: tuple[str, ...] = ()) -> Kernel:
     """decode: of rights that are packed, how each is laid into tiles; templates/cpu/amx.c.j2.  needs: C functions that do it, else those of the planes."""
-    narrow = site.out.kept is DType.BF16
-    parts = epilogue(site, p.body, p.nodes, lambda k: f"before{k}[i*32 + jj]", "made" if narrow else "")
+    parts = epilogue(site, p.body, p.nodes, lambda k: f"before{k}[i*32 + jj]")
     operands, rows, columns = (left, *parts.operands), ctext.dim(w.rows), ctext.dim(p.columns)
     body = render("cpu/amx.c.j2", M=rows, N=columns, K=ctext.dim(p.depth), P=scheme.planes, MC=row_block, KC=scheme.depth, several=upper(p.depth) > scheme.depth * TILE_DEPTH,
                   whole=isinstance(p.columns, int) and p.columns % (2 * TILE) == 0, FEW=FEW_ROWS, resident=RESIDENT_NBYTES, products=len(p.nodes),
                   matrices=ctext.dim(w.count), batch=w.indices, at=[batch_offset(w, 1 + k) for k in range(len(p.nodes))],
-                  counts=[ctext.dim(product(r.shape[:-2])) for r in p.rights], row=parts.row, inner=parts.inner, decode=decode, narrow=narrow)
+                  counts=[ctext.dim(product(r.shape[:-2])) for r in p.rights], row=parts.row, inner=parts.inner, decode=decode)
     weights = tuple(f"const {'u8' if decode else 'u16'} *restrict w{k}" for k in range(len(rights)))
     count = f"{ctext.dim(w.count)}*rlx_ceil_quotient({rows}, (i64){row_block})*rlx_ceil_quotient({columns}, (i64)32)"
     return Kernel((*weights, *params(operands, site.out)), body, (*rights, *arguments(operands, site.out)), count, symbols_used(site), needs=needs or text(scheme))

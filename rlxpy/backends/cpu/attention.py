@@ -61,11 +61,11 @@ def _source(name: str, o: Operand, width: Dim, unit: int, packing: str) -> Sourc
         blocks = exact_quotient(width, e.block)
         assert blocks is not None, "the fused node's constraints ask for whole blocks"
         return Source(name, o, width, unit, f"for (i64 c = 0; c < {ctext.dim(blocks)}; c++) rlx_decode_{e.name}(p + c*{e.block_nbytes}, to + c*{e.block});", frozenset({e.name}))
-    if o.stored is DType.F32 and stride == 1 and isinstance(width, int) and width % unit == 0:
+    if o.dtype is DType.F32 and stride == 1 and isinstance(width, int) and width % unit == 0:
         return Source(name, o, width, unit, "")
-    if o.stored is DType.F16 and stride == 1:
+    if o.dtype is DType.F16 and stride == 1:
         return Source(name, o, width, unit, f"rlx_widen_f16(to, p, {ctext.dim(width)});")
-    return Source(name, o, width, unit, f"RLX_SIMD for (i64 c = 0; c < {ctext.dim(width)}; c++) to[c] = {scalar.load(o.stored, f'p[c*{ctext.dim(stride)}]')};")
+    return Source(name, o, width, unit, f"RLX_SIMD for (i64 c = 0; c < {ctext.dim(width)}; c++) to[c] = {scalar.load(o.dtype, f'p[c*{ctext.dim(stride)}]')};")
 
 
 @dataclass(frozen=True)
@@ -169,9 +169,9 @@ def _facts(call: Call, site: Site, isa: Isa, group: Dim) -> dict[str, Any]:
         "VL": isa.vector, "MR": key_rows(isa), "PR": 8 if isa.vector >= 16 else 4, "QR": query_rows, "few": -(-few_rows(isa) // query_rows) * query_rows,
         "rows": TASK_COLUMNS * columns, "keys": TILE_KEYS, "part_keys": PART_KEYS, "key_heads": ctext.dim(g), "group": ctext.dim(group), "T": ctext.dim(t), "S": ctext.dim(s),
         "scale": ctext.literal(call.attrs.scale, DType.F32), **mask_facts(call),
-        "q": {"c": q.c, "at": ctext.walk(q.layout.strides[:3], ("b", "h", "i")), "element": scalar.load(q.stored, f"p[c*{ctext.dim(q.layout.strides[3])}]")},
+        "q": {"c": q.c, "at": ctext.walk(q.layout.strides[:3], ("b", "h", "i")), "element": scalar.load(q.dtype, f"p[c*{ctext.dim(q.layout.strides[3])}]")},
         **_sources(call, isa.vector, columns),
-        "out": {"c": site.out.c, "at": ctext.walk(call.out_strides, ("b", "h", "i")), "store": scalar.store(site.out.stored, "from_o[c]*inverse")},
+        "out": {"c": site.out.c, "at": ctext.walk(call.out_strides, ("b", "h", "i")), "store": scalar.store(site.out.dtype, "from_o[c]*inverse")},
     }
 
 

@@ -20,7 +20,7 @@ from rlxpy.ir.op import Op
 class Operand:
     """One value as a kernel sees it.  `pointer` is C for its first element at the call; strides and shape may be symbolic.
 
-    param: the plan's buffer that holds it, when nothing but set_param changes it.  kept: what memory holds instead of `dtype` (narrow.py).
+    param: the plan's buffer that holds it, when nothing but set_param changes it.
     size: the one number that it is, when sizes alone say so.  steps: elements between the places where its buffer may begin."""
 
     ref: Ref
@@ -29,17 +29,12 @@ class Operand:
     layout: Layout
     pointer: str
     param: int | None = None
-    kept: DType | None = None
     size: Dim | None = None
     steps: tuple[Dim, ...] = ()
 
     @property
-    def stored(self) -> DType:
-        return self.kept or self.dtype
-
-    @property
     def c(self) -> str:
-        return ctext.storage(self.stored)
+        return ctext.storage(self.dtype)
 
 
 @dataclass(frozen=True)
@@ -104,13 +99,11 @@ def lent(plan: Plan) -> tuple[int, ...]:
 class Addresses:
     """Where the buffers of a plan begin: arena buffers `arena` bytes into the run's memory, those of `given` where their C text says.
 
-    params: of a loop's graph, the buffers that are weights, and which of the whole plan's buffers they are; None where all are the plan's own.
-    narrow: buffers whose f32 values are kept in bf16."""
+    params: of a loop's graph, the buffers that are weights, and which of the whole plan's buffers they are; None where all are the plan's own."""
 
     given: Mapping[int, str]
     arena: int = 0
     params: Mapping[int, int] | None = None
-    narrow: frozenset[int] = frozenset()
 
     def of(self, plan: Plan, index: int) -> str:
         """C for the first byte of a buffer."""
@@ -128,13 +121,12 @@ class Addresses:
 
 def operand(plan: Plan, ref: Ref, at: Addresses) -> Operand:
     place, t = plan.places[ref], plan.graph.type(ref)
-    kept = DType.BF16 if place.buffer in at.narrow else None
-    pointer = f"({ctext.storage(kept or t.dtype)} *)({at.of(plan, place.buffer)})"
+    pointer = f"({ctext.storage(t.dtype)} *)({at.of(plan, place.buffer)})"
     if place.layout.offset != 0:
         pointer = f"{pointer} + {ctext.dim(place.layout.offset)}"
     made = plan.graph[ref]
     size = made.attrs.dim if made.op is Op.SIZE else None  # type: ignore[attr-defined]
-    return Operand(ref, t.shape, t.dtype, place.layout, pointer, at.param(plan, place.buffer), kept, size)
+    return Operand(ref, t.shape, t.dtype, place.layout, pointer, at.param(plan, place.buffer), size)
 
 
 def site_of(plan: Plan, step: Step, at: Addresses) -> Site:

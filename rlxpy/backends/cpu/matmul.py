@@ -210,7 +210,7 @@ def plain(site: Site, p: Products) -> Kernel:
         acc = ctext.value(n.type.dtype.accumulator)
         wb = aligned(right.shape, right.layout, (*lead, *right.shape[-2:]))
         pointers.append(f"const {right.c} *r{k} = x{len(operands) - len(p.rights) + k} + {_sum(wb[:-2])};")
-        a, b = scalar.load(p.left.stored, f"l[k*{ctext.dim(wa[-1])}]"), scalar.load(right.dtype, f"r{k}[k*{ctext.dim(wb[-2])} + (j0 + jj)*{ctext.dim(wb[-1])}]")
+        a, b = scalar.load(p.left.dtype, f"l[k*{ctext.dim(wa[-1])}]"), scalar.load(right.dtype, f"r{k}[k*{ctext.dim(wb[-2])} + (j0 + jj)*{ctext.dim(wb[-1])}]")
         if wb[-1] == 1:
             sums += [f"{acc} c{k}[{PLAIN_COLUMNS}] = {{0}};", "for (i64 k = 0; k < K; k++) {", f"  const {acc} a = {a};", "  RLX_SIMD",
                      f"  for (i64 jj = 0; jj < width; jj++) c{k}[jj] += ({acc})({scalar.times(n.type.dtype, 'a', b)});", "}"]

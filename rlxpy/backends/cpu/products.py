@@ -108,10 +108,8 @@ class Epilogue:
     operands: tuple[Operand, ...]
 
 
-def epilogue(site: Site, body: Graph, nodes: tuple[Node, ...], tile: Callable[[int], str], made_row: str = "") -> Epilogue:
-    """`tile(p)` is C for the value of product p at row i and column jj.  Operands are x1, x2, .. after the left one, x0.
-
-    made_row: C for f32 that take a row of results by jj, which are then still to be stored at q[j]."""
+def epilogue(site: Site, body: Graph, nodes: tuple[Node, ...], tile: Callable[[int], str]) -> Epilogue:
+    """`tile(p)` is C for the value of product p at row i and column jj.  Operands are x1, x2, .. after the left one, x0."""
     lead, of_products = site.out.shape[:-1], {r for p in nodes for r in p.inputs}
     given = {p.refs[0]: scalar.rounded(p.type.dtype, tile(i)) for i, p in enumerate(nodes)}
     elsewhere = {r for n in body if n not in nodes for r in n.inputs}
@@ -127,5 +125,4 @@ def epilogue(site: Site, body: Graph, nodes: tuple[Node, ...], tile: Callable[[i
         given[n.refs[0]] = f"a{n.id}"
     made = scalar.chain(body, given)
     row.append(f"{site.out.c} *q = y + r*{ctext.dim(site.out.shape[-1])};")
-    end = f"{made_row}[jj] = {made.result};" if made_row else f"q[j] = {scalar.store(site.out.stored, made.result)};"
-    return Epilogue(row, [*loads, *made.lines, end], tuple(o for _, o in beside))
+    return Epilogue(row, [*loads, *made.lines, f"q[j] = {scalar.store(site.out.dtype, made.result)};"], tuple(o for _, o in beside))

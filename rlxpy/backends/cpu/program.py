@@ -8,7 +8,6 @@ from dataclasses import replace
 from rlxpy.backends.cpu import control, ctext
 from rlxpy.backends.cpu.dispatch import Task, dispatch
 from rlxpy.backends.cpu.kernel import Addresses, Emitter, lent
-from rlxpy.backends.cpu.narrow import narrow
 from rlxpy.backends.cpu.packing import Packed
 from rlxpy.backends.cpu.unit import Unit, unused, word
 from rlxpy.extend.plan import Plan, Step
@@ -56,7 +55,7 @@ class Segment:
 def write(plan: Plan, prelude: str, emitter: Callable[[Step], Emitter | None]) -> Program:
     """`emitter` gives a step's emitter, None for the host tier."""
     names, lends = tuple(sorted(_symbols(plan))), lent(plan)
-    unit = Unit(plan, Addresses({b: f"lent[{i}]" for i, b in enumerate(lends)}, narrow=narrow(plan)), names, emitter)
+    unit = Unit(plan, Addresses({b: f"lent[{i}]" for i, b in enumerate(lends)}), names, emitter)
     launches: list[Launch] = []
     tasks: list[Task] = []  # of the switch over all launches
     walks: list[str] = []  # of the one over loops and branches
