@@ -179,7 +179,7 @@ def runs_ref(spec: BackendSpec, graph: Graph, node: Node) -> str | None:
 SPECIAL = {Op.KV_APPEND: append_rows}
 LIBRARY = KernelLibrary("reference", (
     *(KernelRow(op.text, op, SPECIAL.get(op) or launcher(op.row), doc=op.row.doc) for op in Op if op not in LEAVES and op not in (Op.FUSED, Op.CUSTOM)),
-    *(KernelRow(f"fused.{kind}", Op.FUSED, run_chain, kind=kind, doc="the chain, op by op") for kind in (*FUSED_KINDS, "attention")),
+    *(KernelRow(f"fused.{kind}", Op.FUSED, run_chain, kind=kind, doc="the chain, op by op") for kind in (*FUSED_KINDS, "attention", "products")),
     KernelRow("fused.append", Op.FUSED, append_chain, kind=APPEND, doc="the chain, op by op, into the cache"),
 ), reference=True)
 

@@ -13,12 +13,13 @@ from rlxpy.extend.backend import BackendSpec
 from rlxpy.extend.kernels import Refusal
 from rlxpy.extend.passes import Note, NotingPass, note
 from rlxpy.frozen import dataclass
-from rlxpy.fusion.rebuild import part, rebuild
+from rlxpy.fusion.rebuild import rebuild
 from rlxpy.ir.builder import Builder, Value
 from rlxpy.ir.dims import SymDim
 from rlxpy.ir.dtypes import Array
 from rlxpy.ir.graph import Graph, Node, Ref
 from rlxpy.ir.op import Op
+from rlxpy.ir.parts import part
 from rlxpy.ir.refs import evaluate
 
 FIXED = frozenset({Op.PARAM, Op.CONST})

@@ -54,7 +54,7 @@ def note(pass_name: str, kind: str, label: str, node: Node, text: str, saved_nby
 Watch = Callable[[str, Graph], None]
 
 
-ROAD = ("canonicalise", "lower-extensions", "legalise", "find-composites", "fuse-attention", "fuse-append", "fuse")  # built-in passes; the first time each runs
+ROAD = ("canonicalise", "lower-extensions", "legalise", "find-composites", "fuse-attention", "fuse-append", "fuse", "fuse-products")  # built-in passes; the first time each runs
 
 
 @dataclass(frozen=True)

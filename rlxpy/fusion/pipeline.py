@@ -16,6 +16,7 @@ from rlxpy.fusion.canonicalise import Canonicalise
 from rlxpy.fusion.chains import FuseChains
 from rlxpy.fusion.composites import FindComposites
 from rlxpy.fusion.legalise import Legalise, LowerExtensions
+from rlxpy.fusion.products import FuseProducts
 from rlxpy.fusion.rebuild import rebuild
 from rlxpy.fusion.regions import Fuse
 from rlxpy.ir.builder import Builder, Value
@@ -83,8 +84,9 @@ def standard(spec: BackendSpec, *, optimise: bool = True) -> tuple[Pass, ...]:
     # legalise once more after composites: one that the backend refuses must be plain ops again before they fuse
     chains = FuseChains(spec)  # as they were written, before anything is rewritten
     road: tuple[Pass, ...] = (*((chains,) if chains.rows else ()), tidy, LowerExtensions(spec), legal, tidy, FindComposites(), legal, tidy, FuseAttention(apart), FuseAppend(apart),
-                              Fuse(spec.fuses, apart))
-    idle = {name for name, has_work in (("fuse-attention", "attention" in spec.fuses), ("fuse-append", APPEND in spec.fuses), ("fuse", bool(spec.fuses))) if not has_work}
+                              Fuse(spec.fuses, apart), FuseProducts(apart))
+    kinds = (("fuse-attention", "attention"), ("fuse-append", APPEND), ("fuse-products", "products"))
+    idle = {name for name, has_work in (*((name, kind in spec.fuses) for name, kind in kinds), ("fuse", bool(spec.fuses))) if not has_work}
     *early, late = passes_along([p.name for p in road])
     return (*(p for mine, built_in in zip(early, road, strict=True) for p in (*mine, built_in) if p.name not in idle), *late, legal)
 
@@ -188,7 +190,7 @@ def _listed(signature: Signature) -> str:
     return ", ".join(f"{name!r}: {t}" for name, t in signature) or "none"
 
 
-BUILT_IN: tuple[Pass, ...] = (Canonicalise(), FindComposites(), FuseAttention(), FuseAppend(), Fuse())
+BUILT_IN: tuple[Pass, ...] = (Canonicalise(), FindComposites(), FuseAttention(), FuseAppend(), Fuse(), FuseProducts())
 
 
 def passes_known(spec: BackendSpec) -> tuple[Pass, ...]:

@@ -1,4 +1,4 @@
-"""A new graph from an old one, node by node: the loop that every pass shares, and a part of one."""
+"""A new graph from an old one, node by node: the loop that every pass shares."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -23,17 +23,3 @@ def rebuild(graph: Graph, replace: Replace, pass_name: str) -> Graph:
         new |= zip(n.refs, values, strict=True)
     result = b.finish(*(new[r] for r in graph.outputs), names=graph.output_names, updates=[(new[s], new[v]) for s, v in graph.updates])
     return graph if result == graph else result
-
-
-def part(graph: Graph, refs: Sequence[Ref], name: str) -> Graph:
-    """What computes some values of a graph, as a graph that gives them."""
-    need, todo = set[int](), [r.node for r in refs]
-    while todo:
-        i = todo.pop()
-        if i not in need:
-            need.add(i)
-            todo += [r.node for r in graph[i].inputs]
-    b, new = Builder(name), dict[Ref, Value]()
-    for i in sorted(need):
-        new |= zip(graph[i].refs, b.copy(graph[i], [new[r] for r in graph[i].inputs]), strict=True)
-    return b.finish(*(new[r] for r in refs))

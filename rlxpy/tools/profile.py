@@ -13,11 +13,11 @@ from rlxpy.compiler.session import compile
 from rlxpy.errors import InputError
 from rlxpy.extend.backend import Span
 from rlxpy.frozen import dataclass
-from rlxpy.fusion.rebuild import part
 from rlxpy.ir.dims import Sizes
 from rlxpy.ir.dtypes import Array
 from rlxpy.ir.graph import Node, Ref
 from rlxpy.ir.op import Op
+from rlxpy.ir.parts import part
 from rlxpy.tools.costs import cost
 from rlxpy.tools.roofline import Roofline
 

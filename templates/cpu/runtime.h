@@ -200,6 +200,8 @@ static void rlx_share(rlx_pool *pool, i64 first, i64 thread, i64 (*task)(const r
     rlx_wait(counter, (i32)tasks);
   }
 }
+/* Tasks t0..t1 of several kernels that come one after another; `done` are those of the kernels before. */
+#define RLX_PART(count, call) { const i64 part_ = (count), lo_ = rlx_most(t0 - done, (i64)0), hi_ = rlx_least(t1 - done, part_); done += part_; if (lo_ < hi_) { const i64 t0 = lo_, t1 = hi_; call; } }
 #define RLX_TASKS(count, call) { if (t0 < 0) return (count); call; }
 
 /* Loops and branches are one step each, whose kernels run again and again on one rlx_loop, in the place of the step's counter.  Threads go

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from rlxpy.backends.cpu.tiers import TieredGraph
 
 
+FUSES = frozenset({*FUSED_KINDS, "attention", "products", APPEND})
+
+
 @cache
 def _spec(isa: Isa, compiler: str) -> BackendSpec:
     from rlxpy.backends.cpu.control import refusal
@@ -34,7 +37,7 @@ def _spec(isa: Isa, compiler: str) -> BackendSpec:
 
     kernels = KernelSearchPath((library(isa),))
     facts = {"isa": isa.name, "features": tuple(sorted(isa.features)), "processor": processor(), "compiler": compiler}
-    return BackendSpec(Device("cpu"), kernels, refusal, fuses=frozenset({*FUSED_KINDS, "attention", APPEND}), host=KernelSearchPath((LIBRARY,)), staged=extension_row, extensions=own_kernel,
+    return BackendSpec(Device("cpu"), kernels, refusal, fuses=FUSES, host=KernelSearchPath((LIBRARY,)), staged=extension_row, extensions=own_kernel,
                        facts=facts, domain="cpu", bands=True)
 
 

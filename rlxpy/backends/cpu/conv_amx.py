@@ -9,7 +9,7 @@ from rlxpy.backends.cpu import amx, conv, ctext
 from rlxpy.backends.cpu.amx import TILE, TILE_DEPTH, Scheme, by_planes, split, text
 from rlxpy.backends.cpu.elementwise import arguments, params
 from rlxpy.backends.cpu.isa import Isa
-from rlxpy.backends.cpu.kernel import Emitter, Kernel, Operand, Site, symbols_used
+from rlxpy.backends.cpu.kernel import Abreast, Emitter, Kernel, Operand, Site, symbols_used
 from rlxpy.backends.cpu.packing import Packed, Take
 from rlxpy.backends.templates import render
 from rlxpy.frozen import dataclass
@@ -54,7 +54,7 @@ def emitter(isa: Isa, scheme: Scheme) -> Emitter:
     return lambda site: _emit(site, isa, scheme)
 
 
-def _emit(site: Site, isa: Isa, scheme: Scheme) -> Kernel | tuple[Kernel, ...]:
+def _emit(site: Site, isa: Isa, scheme: Scheme) -> Kernel | tuple[Kernel | Abreast, ...]:
     node, at_x, at_w = conv.conv_in(site.node)
     x, w, attrs = site.ins[at_x], site.ins[at_w], node.attrs
     assert isinstance(attrs, Conv)

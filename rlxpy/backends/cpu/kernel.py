@@ -67,9 +67,17 @@ class Kernel:
     needs: tuple[str, ...] = ()  # C functions that it calls; a unit has each text once, in the order of first need
 
 
+@dataclass(frozen=True)
+class Abreast:
+    """Kernels that need nothing of one another, as one stage; `nodes` are what they compute."""
+
+    kernels: tuple[Kernel, ...]
+    nodes: tuple[Node, ...]
+
+
 NODE = "i64 node"  # the parameter that says which node to name when an index is out of range
 
-Emitter = Callable[[Site], Kernel | tuple[Kernel, ...]]  # several: stages, each begun when the one before is done
+Emitter = Callable[[Site], Kernel | tuple[Kernel | Abreast, ...]]  # several: stages, each begun when the one before is done
 
 
 def symbols_used(site: Site, *more: Dim) -> frozenset[str]:

@@ -1,11 +1,12 @@
 """The CPU's kernel rows: which emitter serves which op, and what it asks of the operands."""
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
 
 from rlxpy.backends.cpu import (
+    abreast,
     amx,
     amx_attention,
     amx_int8,
@@ -33,6 +34,7 @@ from rlxpy.backends.cpu import (
     rows8,
 )
 from rlxpy.backends.cpu.isa import Isa
+from rlxpy.backends.cpu.kernel import Emitter
 from rlxpy.extend.kernels import Constraint, KernelLibrary, KernelRow
 from rlxpy.ir.dtypes import DType
 from rlxpy.ir.graph import APPEND
@@ -46,6 +48,8 @@ AMX = (("amx_x6", amx.X6, "f32", ("highest",)), ("amx_x3", amx.X3, "f32", ("high
 AMX_PACKED = (("amx_x6", amx_packed.X6, ("highest",)), ("amx_x3", amx_packed.X3, ("high",)), ("amx", amx.BF16, ("medium",)), ("amx_bf16", amx_packed.MANY, ("low",)))
 # convolutions on AMX: how, from so many channels of the result on, and the numerics that permit it
 AMX_CONV = (("amx_x6", conv_amx.X6, 128, ("highest",)), ("amx_x3", conv_amx.X3, 64, ("high",)), ("amx_bf16", conv_amx.BF16, 32, ("medium", "low")))
+# kinds of fused nodes around products, and what makes their emitter of that of a product with its epilogue
+PRODUCTS: tuple[tuple[str, Callable[[Emitter], Emitter]], ...] = (("matmul", lambda each: each), ("gated_mlp", lambda each: each), ("products", abreast.emitter))
 MOVEMENT = tuple(op for op in Op if op.row.view)
 
 
@@ -65,13 +69,13 @@ def library(isa: Isa) -> KernelLibrary:
         *_amx_int8_rows(isa),
         *_rows8_rows(isa),
         KernelRow("matmul", Op.MATMUL, product, scratch_nbytes=panels, tunables=(matmul.ROW_BLOCK,), doc="register tiles, plain loops for integers"),
-        *(KernelRow(f"fused.{kind}", Op.FUSED, product, kind=kind, constraints=(Constraint("body.ops", "HAS", "matmul"),),
+        *(KernelRow(f"fused.{kind}", Op.FUSED, of(product), kind=kind, constraints=(Constraint("body.ops", "HAS", "matmul"),),
                     scratch_nbytes=panels, tunables=(matmul.ROW_BLOCK,), doc="products and their epilogue")
-          for kind in ("matmul", "gated_mlp")),
-        *(KernelRow(f"fused.q{kind}", Op.FUSED, packed, kind=kind, constraints=(single, *_packed(blocks.BLOCKS)),
-                    doc="products with packed weights and their epilogue") for kind in ("matmul", "gated_mlp")),
-        *(KernelRow(f"fused.q{kind}.int8", Op.FUSED, rounded, kind=kind, constraints=(single, low, *_packed(blocks.BLOCKS)), priority=1,
-                    scratch_nbytes=quant.scratch_nbytes, doc="left rows rounded to int8") for kind in ("matmul", "gated_mlp")),
+          for kind, of in PRODUCTS),
+        *(KernelRow(f"fused.q{kind}", Op.FUSED, of(packed), kind=kind, constraints=(single, *_packed(blocks.BLOCKS)),
+                    doc="products with packed weights and their epilogue") for kind, of in PRODUCTS),
+        *(KernelRow(f"fused.q{kind}.int8", Op.FUSED, of(rounded), kind=kind, constraints=(single, low, *_packed(blocks.BLOCKS)), priority=1,
+                    scratch_nbytes=quant.scratch_nbytes, doc="left rows rounded to int8") for kind, of in PRODUCTS),
         KernelRow("qmatmul.int8", Op.QMATMUL, rounded, constraints=(single, low, Constraint("attrs.encoding", "IN", blocks.BLOCKS)), priority=1,
                   scratch_nbytes=quant.scratch_nbytes, doc="left rows rounded to int8"),
         KernelRow("qmatmul", Op.QMATMUL, packed, constraints=(single, Constraint("attrs.encoding", "IN", blocks.BLOCKS)), doc="weights decoded in registers, or by panels"),
@@ -124,8 +128,8 @@ def _rows8_rows(isa: Isa) -> Iterator[KernelRow]:
         low, Constraint("out.dtype", "EQ", "f32"), Constraint("attrs.encoding", "EQ", rows8.ENCODING), Constraint("attrs.shape[-1]", "LE", rows8.DEEPEST)),
                     scratch_nbytes=rows8.scratch_nbytes, doc="left rows rounded to int8, whole numbers over the entire depth")
     yield row
-    for kind in ("matmul", "gated_mlp"):
-        yield replace(row, name=f"fused.q{kind}.int8_rows", op=Op.FUSED, kind=kind, doc=f"{row.doc}, and their epilogue", constraints=(
+    for kind, of in PRODUCTS:
+        yield replace(row, name=f"fused.q{kind}.int8_rows", op=Op.FUSED, launch=of(rows8.emitter(isa)), kind=kind, doc=f"{row.doc}, and their epilogue", constraints=(
             low, Constraint("qmatmul.dtype", "EQ", "f32"), *_packed((rows8.ENCODING,)), Constraint("qmatmul.shape[-1]", "LE", rows8.DEEPEST)))
 
 
@@ -137,8 +141,8 @@ def _amx_rows() -> Iterator[KernelRow]:
         doc = "planes of bf16 on matrix units" if scheme.planes > 1 else "bf16 on matrix units"
         yield KernelRow(f"matmul.{name}", Op.MATMUL, amx.emitter(scheme), constraints=(*enough, permitted, Constraint("out.dtype", "EQ", dtype)), priority=1,
                         scratch_nbytes=scratch, doc=doc)
-        for kind in ("matmul", "gated_mlp"):
-            yield KernelRow(f"fused.{kind}.{name}", Op.FUSED, amx.emitter(scheme), kind=kind, priority=1, scratch_nbytes=scratch, doc=f"{doc}, and their epilogue", constraints=(
+        for kind, of in PRODUCTS:
+            yield KernelRow(f"fused.{kind}.{name}", Op.FUSED, of(amx.emitter(scheme)), kind=kind, priority=1, scratch_nbytes=scratch, doc=f"{doc}, and their epilogue", constraints=(
                 *enough, permitted, Constraint("body.ops", "HAS", "matmul"), Constraint("matmul.dtype", "EQ", dtype)))
 
 
@@ -173,8 +177,8 @@ def _amx_packed_rows(isa: Isa) -> Iterator[KernelRow]:
         row = KernelRow(f"qmatmul.{name}", Op.QMATMUL, amx_packed.emitter(isa, scheme), constraints=(*asked, Constraint("attrs.encoding", "IN", blocks.BLOCKS)), priority=3,
                         scratch_nbytes=partial(amx_packed.scratch_nbytes, scheme), doc="weights decoded to planes of bf16 on matrix units")
         yield row
-        for kind in ("matmul", "gated_mlp"):
-            yield replace(row, name=f"fused.q{kind}.{name}", op=Op.FUSED, kind=kind, constraints=(*asked, *_packed(blocks.BLOCKS)),
+        for kind, of in PRODUCTS:
+            yield replace(row, name=f"fused.q{kind}.{name}", op=Op.FUSED, launch=of(amx_packed.emitter(isa, scheme)), kind=kind, constraints=(*asked, *_packed(blocks.BLOCKS)),
                           doc=f"{row.doc}, and their epilogue")
 
 
@@ -185,6 +189,6 @@ def _amx_int8_rows(isa: Isa) -> Iterator[KernelRow]:
     row = KernelRow("qmatmul.amx_int8", Op.QMATMUL, amx_int8.emitter(isa), constraints=(*asked, Constraint("attrs.encoding", "IN", amx_int8.ENCODINGS)), priority=2,
                     scratch_nbytes=amx_int8.scratch_nbytes, doc="left rows rounded to int8, on matrix units")
     yield row
-    for kind in ("matmul", "gated_mlp"):
-        yield replace(row, name=f"fused.q{kind}.amx_int8", op=Op.FUSED, kind=kind, constraints=(*asked, *_packed(amx_int8.ENCODINGS)),
+    for kind, of in PRODUCTS:
+        yield replace(row, name=f"fused.q{kind}.amx_int8", op=Op.FUSED, launch=of(amx_int8.emitter(isa)), kind=kind, constraints=(*asked, *_packed(amx_int8.ENCODINGS)),
                       doc=f"{row.doc}, and their epilogue")

@@ -8,7 +8,7 @@ from itertools import chain, count
 from typing import Any
 
 from rlxpy.backends.cpu import ctext
-from rlxpy.backends.cpu.kernel import Addresses, Emitter, Kernel, site_of
+from rlxpy.backends.cpu.kernel import Abreast, Addresses, Emitter, Kernel, site_of
 from rlxpy.backends.cpu.packing import Packed
 from rlxpy.extend.hooks import ask
 from rlxpy.extend.plan import Plan, Step
@@ -56,16 +56,31 @@ class Unit:
             site = replace(site, node=replace(step.node, id=len(self.plan.graph) + len(self.inner) - 1))
         made = ask(step.choice.name, "emitter", emit, site)
         guard = ctext.condition(step.when, step.unless)
-        calls = [self.call(k, step) for k in (made if isinstance(made, tuple) else (made,))]
+        calls = [self.call(self.abreast(k, step) if isinstance(k, Abreast) else k, step) for k in (made if isinstance(made, tuple) else (made,))]
         return [replace(c, tasks=f"{guard} ? ({c.tasks}) : 0") for c in calls] if guard else calls
 
     def call(self, k: Kernel, step: Step) -> Call:
+        name = self.named(k, step.node, step)
+        return Call(name, f"{name}(size, {', '.join(map(self._argument, k.call))}, t0, t1)", k.tasks)
+
+    def named(self, k: Kernel, node: Node, step: Step) -> str:
+        """The C function of a kernel that computes a node, or a part of one."""
         self.shared |= dict.fromkeys(k.needs)
         key = (k.params, k.body, k.sizes)
         if key not in self._kernels:
-            name = self._kernels[key] = unused(function_name(step.node), self._taken)
-            self.functions[name] = self._function(name, k, f"{step.choice.name}: {show_node(step.node)}")
-        return Call(self._kernels[key], f"{self._kernels[key]}(size, {', '.join(map(self._argument, k.call))}, t0, t1)", k.tasks)
+            name = self._kernels[key] = unused(function_name(node), self._taken)
+            self.functions[name] = self._function(name, k, f"{step.choice.name}: {show_node(node)}")
+        return self._kernels[key]
+
+    def abreast(self, several: Abreast, step: Step) -> Kernel:
+        """One kernel that has the tasks of all: those of one after those of the other."""
+        params, lines = dict[tuple[str, str | Packed], str](), ["i64 done = 0;"]
+        for k, node in zip(several.kernels, several.nodes, strict=True):
+            types = [p.rpartition(" ")[0] for p in k.params]
+            given = [params.setdefault((t, a), f"p{len(params)}") for t, a in zip(types, k.call, strict=True)]
+            lines.append(f"RLX_PART({k.tasks}, {self.named(k, node, step)}(size, {', '.join(given)}, t0, t1))")
+        sizes = frozenset(s for k in several.kernels for s in k.sizes)
+        return Kernel(tuple(f"{t} {name}" for (t, _), name in params.items()), "\n".join(lines), tuple(a for _, a in params), " + ".join(f"({k.tasks})" for k in several.kernels), sizes)
 
     def literal(self, value: Constant) -> str:
         """C name of a constant's bytes."""
