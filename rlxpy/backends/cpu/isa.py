@@ -51,6 +51,7 @@ ISAS = (
     Isa("neon", 4, "aarch64", flags=("-mno-outline-atomics",)),  # those would be calls into libgcc
     Isa("portable", 4),
 )
+PLAINLY = ("-O1",)  # emulation is for what a kernel computes, not for its speed: the compiler need not take long over it
 EXTRAS = (
     Extra("vnni", "avx512", frozenset({"avx512_vnni"}), ("-mavx512vnni",)),
     Extra("vnni", "avx2", frozenset({"avx_vnni"}), ("-mavxvnni",)),
@@ -58,8 +59,8 @@ EXTRAS = (
     Extra("bf16", "avx512", frozenset({"avx512_bf16"}), ("-mavx512bf16",)),
     Extra("amx", "avx512", _AMX, ("-mamx-tile", "-mamx-bf16")),
     Extra("amx_int8", "avx512", _AMX_INT8, ("-mamx-tile", "-mamx-int8")),
-    Extra("vnni_emulated", "", frozenset(), ("-DRLX_VNNI_EMULATED",), frozenset({"vnni"})),
-    Extra("amx_emulated", "", frozenset(), ("-DRLX_AMX_EMULATED",), frozenset({"amx", "amx_int8"})),
+    Extra("vnni_emulated", "", frozenset(), ("-DRLX_VNNI_EMULATED", *PLAINLY), frozenset({"vnni"})),
+    Extra("amx_emulated", "", frozenset(), ("-DRLX_AMX_EMULATED", *PLAINLY), frozenset({"amx", "amx_int8"})),
 )
 # gcc moves 64-bit integers through MMX registers where others run short, and does not give them back: afterwards long double, and what NumPy
 # makes with it (the tables of np.fft), is NaN in that thread.
