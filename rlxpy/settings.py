@@ -34,7 +34,10 @@ def _level(text: str) -> int:
 
 
 def _folder(text: str) -> Path | None:
-    return Path(text).expanduser() if text else None
+    try:
+        return Path(text).expanduser() if text else None
+    except RuntimeError:  # ~, of a user that the system does not know or who has none
+        raise ValueError("a folder that the system knows") from None
 
 
 def _flag(text: str) -> bool:
@@ -108,9 +111,14 @@ def override(**values: Any) -> Iterator[None]:
 
 
 def cache_home() -> Path:
-    """The user's rlxpy cache folder (not created)."""
+    """The user's rlxpy cache folder (not created).  Of a user without a home, as a container's may be, a path that nothing can be written to."""
     chosen: Path | None = setting("cache")
-    return chosen if chosen is not None else Path(_user_cache()).expanduser() / "rlxpy"
+    if chosen is not None:
+        return chosen
+    try:
+        return Path(_user_cache()).expanduser() / "rlxpy"
+    except RuntimeError:
+        return Path(os.devnull) / "rlxpy"
 
 
 def unknown_variables() -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlxpy import settings
+from rlxpy.backends.cache import kept
 from rlxpy.errors import InputError
 from rlxpy.settings import SETTINGS, cache_home, override, setting, unknown_variables
 
@@ -96,6 +97,27 @@ def test_cache_home(variables: dict[str, str], folder: str, monkeypatch: pytest.
     for name, value in {"HOME": "/home/u", **variables}.items():
         monkeypatch.setenv(name, value)
     assert cache_home() == Path(folder)
+
+
+def test_without_a_home_a_process_keeps_what_it_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that runs under a number without a name."""
+    def unknown(number: int) -> None:
+        raise KeyError(number)
+
+    def written(place: Path) -> None:
+        place.write_text("whole")
+
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(OSError, match="Not a directory"):
+        cache_home().mkdir(parents=True)
+    made = kept("code", "0" * 40, ".txt", written)
+    assert made.read_text() == "whole"
+    monkeypatch.setenv("RLX_CACHE", "~/cache")
+    with pytest.raises(InputError, match="RLX_CACHE='~/cache'"):
+        cache_home()
+
 
 
 def test_mistyped_variables_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
