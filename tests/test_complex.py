@@ -19,10 +19,13 @@ from rlxpy.tools.samples import as_tuple
 
 RNG = np.random.default_rng(5)
 EPS = {np.dtype(np.complex64): 2.0**-23, np.dtype(np.complex128): 2.0**-52}
-pair = pytest.mark.parametrize("kind", [np.complex64, np.complex128])
+KINDS = (np.complex64, np.complex128)
+DEVICES = {"cpu": KINDS, **{f"rocm {arch}": (kind,) for arch, kind in zip(WAVES, KINDS, strict=True)}, "cuda": KINDS}
+both = pytest.mark.parametrize("kind", KINDS)
+each = pytest.mark.parametrize(("device", "kind"), [(d, k) for d, kinds in DEVICES.items() for k in kinds], indirect=["device"])  # one text serves both: in simulation one a wave
 
 
-@pytest.fixture(params=["cpu", *(f"rocm {arch}" for arch in WAVES), "cuda"])
+@pytest.fixture(params=DEVICES)
 def device(request: pytest.FixtureRequest) -> Iterator[str]:
     if request.param != "cpu":
         with running(request.param) as name:
@@ -57,7 +60,7 @@ def near(got: Array, want: Any, units: float, where: str = "") -> None:
     assert np.all(np.abs(got.astype(complex) - want) <= units * EPS[got.dtype] * np.abs(want)), where
 
 
-@pair
+@each
 def test_arithmetic_of_views_that_broadcast(device: str, kind: Any) -> None:
     n = sym("N", 0, 9)
     x, y, z = drawn(kind, 7, 3, 5), drawn(kind, 5, 3), drawn(kind, 3, 1)
@@ -78,7 +81,7 @@ def test_arithmetic_of_views_that_broadcast(device: str, kind: Any) -> None:
         np.testing.assert_array_equal(got[9], v != w)
 
 
-@pair
+@each
 def test_quotients_near_the_ends_of_the_range_and_of_special_values_are_numpy_s(device: str, kind: Any) -> None:
     """Smith's scaling in NumPy's order: the same bits, but for which NaN."""
     big, small = (1e30, 1e-30) if kind is np.complex64 else (1e300, 1e-300)
@@ -94,7 +97,7 @@ def test_quotients_near_the_ends_of_the_range_and_of_special_values_are_numpy_s(
         np.testing.assert_array_equal(g[~np.isnan(g)], w[~np.isnan(w)])
 
 
-@pair
+@each
 def test_products_of_infinities_have_no_rule_of_their_own(device: str, kind: Any) -> None:
     """Each part is what its formula says, as NumPy's and unlike C's."""
     parts = np.array([0.0, 1.0, -2.0, np.inf, np.nan])
@@ -108,7 +111,7 @@ def test_products_of_infinities_have_no_rule_of_their_own(device: str, kind: Any
             np.testing.assert_array_equal(g.reshape(w.shape), w)
 
 
-@pair
+@both
 def test_sums_products_and_running_sums(device: str, kind: Any) -> None:
     n = sym("N", 0, 300)
     x = drawn(kind, 257, 3, 7)
@@ -127,7 +130,7 @@ def test_sums_products_and_running_sums(device: str, kind: Any) -> None:
             assert np.all(np.abs(g - w) <= bound), f"output {k}, {rows} rows"
 
 
-@pair
+@each
 def test_long_products_and_running_sums_of_few_lines(device: str, kind: Any) -> None:
     x = np.exp(1j * RNG.uniform(0, 6, (2, 40_001))).astype(kind)
     got = ran(device, lambda x: [x.prod(axes=(1,)), x.cumsum(axis=1), x.sum(axes=(1,))], x)
@@ -136,7 +139,7 @@ def test_long_products_and_running_sums_of_few_lines(device: str, kind: Any) -> 
         assert np.all(np.abs(g - w) <= 100 * EPS[g.dtype] * (1 + np.abs(w).max()))
 
 
-@pair
+@each
 @pytest.mark.parametrize("rows", [1, 3, 67])
 def test_matrix_products(device: str, kind: Any, rows: int) -> None:
     """Of batches, of views, with what follows; by lanes along the depth and by tiles."""
@@ -149,7 +152,7 @@ def test_matrix_products(device: str, kind: Any, rows: int) -> None:
         assert np.all(np.abs(g - expected) <= 60 * 33 * EPS[g.dtype]), f"output {k}"
 
 
-@pair
+@each
 def test_padding_scattering_and_numbers_in_source(device: str, kind: Any) -> None:
     x, u, at = drawn(kind, 4, 3), drawn(kind, 5, 3), np.array([0, -1, 2, 0, 0])
     c = (1.5 - 2j)
