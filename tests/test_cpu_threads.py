@@ -111,6 +111,8 @@ RLX_EXPORT void alone(i64 tasks, i64 workers, i64 thread, i64 *out) {
   run.pool.workers_count = workers, run.pool.threads = 2, run.pool.lo = tasks, run.pool.hi = tasks + 1;
   steps(&run.pool, tasks, thread);
 }
+/* Whether a thread that is asked to leave its processor is on another afterwards. */
+RLX_EXPORT int aside(void) { const i32 here = rlx_processor(); rlx_step_aside(here); return rlx_processor() != here; }
 /* The same step with whoever is there. */
 RLX_EXPORT void together(i64 tasks, i64 workers, void *crew, i64 *out) {
   static struct { rlx_pool pool; rlx_counter counter; } run;
@@ -242,3 +244,20 @@ def test_calls_that_do_not_fit_or_share_a_state_are_refused_before_any_runs() ->
     with pytest.raises(InputError, match="state"):
         kept.run_each([(np.ones(1, np.float32),)])
     assert kept(np.ones(1, np.float32)).tolist() == [0]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="not run, because this system moves no threads")
+def test_a_worker_steps_aside_from_its_callers_processor_and_may_go_where_it_might_before(sharing: Any) -> None:
+    def several() -> tuple[bool, bool]:
+        before = os.sched_getaffinity(0)  # of this thread
+        moved = any(sharing.aside() for _ in range(20))  # a busy system may move it back at once, though not every time
+        return moved == (len(before) > 1), os.sched_getaffinity(0) == before
+
+    def one() -> tuple[bool, bool]:
+        only = {min(os.sched_getaffinity(0))}
+        os.sched_setaffinity(0, only)
+        return not sharing.aside(), os.sched_getaffinity(0) == only
+
+    for case in (several, one):
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(case).result() == (True, True)

@@ -28,6 +28,7 @@ typedef struct rlx_pool {
   const i64 *size;
   i32 threads;
   i32 users;  /* workers that may still read this; it is free for another run when there are none */
+  i32 processor;  /* where its caller was when it asked for help */
   rlx_counter step[];
 } rlx_pool;
 
@@ -86,16 +87,31 @@ static void rlx_pause(void) {
 
 #if defined(__linux__)
 #if defined(__x86_64__)
-#define RLX_SYS_FUTEX 202
+enum { RLX_SYS_FUTEX = 202, RLX_SYS_SET_AFFINITY = 203, RLX_SYS_GET_AFFINITY = 204 };
 #else
-#define RLX_SYS_FUTEX 98
+enum { RLX_SYS_FUTEX = 98, RLX_SYS_SET_AFFINITY = 122, RLX_SYS_GET_AFFINITY = 123 };
 #endif
 long syscall(long number, ...);
+int sched_getcpu(void);
 /* Sleep while *word is `value`; may return early. */
 static void rlx_sleep(i32 *word, i32 value) { syscall(RLX_SYS_FUTEX, word, 128 /* wait, private */, value, (void *)0, (void *)0, 0); }
 static void rlx_wake(i32 *word) { syscall(RLX_SYS_FUTEX, word, 129 /* wake, private */, 0x7fffffff, (void *)0, (void *)0, 0); }
+static i32 rlx_processor(void) { return sched_getcpu(); }
+/* This thread goes on elsewhere, where it may: Linux likes to wake a thread beside the one that woke it, and on a busy machine it would stay there,
+   to take turns with a caller that it is to help. */
+static void rlx_step_aside(i32 processor) {
+  enum { MOST = 1024 };
+  u64 all[MOST/64] = {0}, others[MOST/64], any = 0;
+  if (processor < 0 || processor >= MOST || sched_getcpu() != processor || syscall(RLX_SYS_GET_AFFINITY, 0, sizeof all, all) < 0) return;
+  for (i64 k = 0; k < MOST/64; k++) any |= others[k] = all[k] & ~(k == processor/64 ? (u64)1 << processor%64 : 0);
+  if (!any) return;
+  syscall(RLX_SYS_SET_AFFINITY, 0, sizeof others, others);
+  syscall(RLX_SYS_SET_AFFINITY, 0, sizeof all, all);
+}
 #else
 int sched_yield(void);
+static i32 rlx_processor(void) { return -1; }
+static void rlx_step_aside(i32 processor) { (void)processor; }
 static void rlx_sleep(i32 *word, i32 value) { (void)word; (void)value; sched_yield(); }
 static void rlx_wake(i32 *word) { (void)word; }
 #endif
@@ -103,6 +119,7 @@ static void rlx_wake(i32 *word) { (void)word; }
 /* Ask every idle worker to take part from step `first` on. */
 static RLX_NOINLINE void rlx_engage(rlx_pool *pool, i64 first) {
   pool->first = first;
+  pool->processor = rlx_processor();
   i32 threads = 1;
   for (i64 k = 0; k < pool->workers_count; k++) {
     rlx_worker *const w = &pool->workers[k];
@@ -146,6 +163,7 @@ RLX_EXPORT void rlx_work(rlx_worker *w) {
       if (!__atomic_load_n(&w->offer, __ATOMIC_SEQ_CST)) rlx_sleep(&w->bell, heard);
       __atomic_store_n(&w->asleep, 0, __ATOMIC_SEQ_CST);
     } else if (__atomic_compare_exchange_n(&w->offer, &offer, RLX_BUSY, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
+      rlx_step_aside(offer->processor);
       offer->run(offer, offer->first, w - offer->workers + 1);
       __atomic_fetch_sub(&offer->users, 1, __ATOMIC_RELEASE);
       __atomic_store_n(&w->offer, (rlx_pool *)0, __ATOMIC_RELEASE);

@@ -32,7 +32,7 @@ from rlxpy.ir.op import Op
 
 KEPT_SIZES = 64
 KEPT_SPOTS = 1024
-POOL = struct.Struct("@8xQqqqqQQQQQ")   # of C's rlx_pool: workers, workers_count, lo, hi, first, arena, state, lent, fixed, size; then two int32
+POOL = struct.Struct("@8xQqqqqQQQQQ")   # of C's rlx_pool: workers, workers_count, lo, hi, first, arena, state, lent, fixed, size; then int32s, the second `users`
 TAIL = struct.Struct("@qqqQq")          # C's rlx_tail
 LINE_NBYTES = 64
 HEAD_LINES, COUNTER_LINES = 2, 5        # of rlx_pool and of each rlx_counter
