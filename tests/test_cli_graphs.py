@@ -407,9 +407,11 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(args: list[str]) -> None:
     assert done.stderr == b""
 
 
-def test_commands_read_a_compiled_graph_that_was_saved(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["kept.safetensors", "kept.rlx"])
+def test_commands_read_a_compiled_graph_that_was_saved(name: str, tmp_path: Path) -> None:
+    """Under the name of a text, too."""
     b = rlxpy.Builder("kept")
-    path = str(tmp_path / "kept.safetensors")
+    path = str(tmp_path / name)
     rlxpy.compile(b.finish((b.input("x", (2, 3)) @ b.param("w", (3, 4))).softmax(axis=-1)), {"w": np.ones((3, 4), np.float32)}, device="reference").save(path)
     assert "softmax" in rlx("why", path, "--device", "reference").stdout
     assert "digraph" in rlx("viz", path).stdout

@@ -34,9 +34,11 @@ def _text(f: BinaryIO, name: str) -> str:
 
 
 def is_graph_file(path: Path) -> bool:
-    """Whether a file begins as the text form of a graph does, or is named as one, even if it is not there."""
+    """Whether a file begins as the text form of a graph does, or is named as one, even if it is not there, and is no compiled graph that was saved."""
+    from rlxpy.compiler.saved import is_saved
+
     if path.suffix == ".rlx" and not path.is_dir():
-        return True
+        return not is_saved(path)
     try:
         with path.open("rb") as f:
             return bool(_GRAPH_HEAD.match(f.read(_HEAD_NBYTES)))
