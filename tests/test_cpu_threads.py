@@ -19,6 +19,8 @@ from rlxpy.backends.cpu.compilers import find_compiler
 from rlxpy.backends.cpu.isa import detect
 from rlxpy.backends.templates import read
 from rlxpy.errors import InputError, RlxError
+from rlxpy.ir.op import Op
+from rlxpy.ir.trace import scan
 
 reason = find_compiler()
 needs_compiler = pytest.mark.skipif(isinstance(reason, str), reason=f"nothing was compiled: {reason}")
@@ -211,6 +213,22 @@ def test_where_the_system_grants_no_more_threads_those_that_are_there_do_it_all(
     threads.share([lambda: done.append(get_ident())] * 9)
     assert len(done) == 9
     assert len({*done}) <= 2
+
+
+@needs_compiler
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_profile_tells_of_loops_too(count: int) -> None:
+    """Of each thread that walked through them, once."""
+    threads.set_threads(count)
+    b = Builder()
+    x = b.input("x", (sym("N", 1, 9), 64, 32))
+    carry, _ = scan(lambda c, row: ((c @ c.T @ c).tanh() + row, None), b.const(np.ones((64, 32), np.float32)), x)
+    f = compile(b.finish(carry * 2.0), device="cpu", wait=True)
+    given = np.ones((3, 64, 32), np.float32)
+    for _ in range(2):
+        spans = [s for s in f.profile(given) if s.step.node.op is Op.SCAN]
+        assert 1 <= len(spans) == len({s.thread for s in spans}) <= count
+        assert all(0 < s.begin_ns <= s.end_ns for s in spans)
 
 
 @needs_compiler

@@ -109,7 +109,11 @@ def heavy_imports(path: Path) -> set[str]:
     return visit(ast.parse(path.read_text("utf-8")))
 
 
-@pytest.mark.parametrize("path", [p for p in sorted(PACKAGE.rglob("*.py")) if p.relative_to(PACKAGE).parts[0] not in ("cli", "generate")], ids=lambda p: str(p.relative_to(PACKAGE)))
+INSIDE = "template_code.py"  # is itself imported inside a function: its class derives from one of Jinja's
+BELOW = [p for p in sorted(PACKAGE.rglob("*.py")) if p.relative_to(PACKAGE).parts[0] not in ("cli", "generate") and p.name != INSIDE]
+
+
+@pytest.mark.parametrize("path", BELOW, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_below_the_commands_heavy_packages_are_imported_inside_functions(path: Path) -> None:
     assert heavy_imports(path) == set()
 

@@ -281,10 +281,8 @@ static RLX_UNUSED void rlx_over(rlx_loop *loop) {
   if (!alone_ && __atomic_load_n(&pool->threads, __ATOMIC_RELAXED) == 1) rlx_engage(pool, step); \
   const int many_ = __atomic_load_n(&pool->threads, __ATOMIC_RELAXED) > 1, together_ = many_ && !alone_; \
   u64 kernel_ = 0; (void)kernel_; \
-  RLX_BEGIN \
   if (together_ || !many_ || rlx_ticket(loop_, 1, 1) == 0) {
 #define RLX_LOOP_END \
-    RLX_END(1) \
     rlx_over(loop_); \
   } else { behind_: RLX_UNUSED; rlx_await(loop_, RLX_OVER); }
 #define RLX_AGAIN(count, ...) { const i64 tasks_ = (count); \
