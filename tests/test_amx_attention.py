@@ -25,7 +25,7 @@ from rlxpy.ir.quantize import quantize
 
 reason = find_compiler()
 pytestmark = pytest.mark.skipif(isinstance(reason, str), reason=f"the cpu backend did not run: {reason}")
-TILES = next((isa.name for isa in available() if "amx" in isa.features), f"{available()[0].name}+amx_emulated")
+TILES = next((f"{isa.name}+amx" for isa in available() if "amx" in isa.features), f"{available()[0].name}+amx_emulated")
 MANY = (2, 6, 2, 29, KEYS + 3, 20, 37)
 CASES = (
     Case((1, 4, 2, 67, 70, 40, 64), "causal", heads_inside=True), Case(MANY, "window", KEYS - 5, softcap=1.5, mask=("bool", (2, 1, 29, KEYS + 3))), Case(MANY, mask=("f32", (KEYS + 3,))),
