@@ -53,6 +53,23 @@ def row_arrays(dtype: DType, width: int, batch: int) -> list[Array]:
     return [rng.normal(size=s).astype(dtype.numpy) for s in row_shapes(batch, width)]
 
 
+def norms_of_constant_rows(dtype: DType, width: int) -> tuple[Graph, list[Array], list[Array]]:
+    """Norms of rows that are constant, of views of them and after chains, with what they are given and what they must be: the bias, exactly.
+    No row's sum overflows."""
+    rows = np.array([v for v in (0.1, 1234.1, 100000.1, -3.3e35, 0.0) if abs(v) < 6e4 or dtype is not DType.F16])
+    given = [np.repeat(rows[:, None], width, axis=1), np.linspace(-2, 2, width), np.linspace(-1, 3, width)]
+    x, scale, bias = (a.astype(dtype.numpy) for a in given)
+    build = Builder("constant rows")
+    v, g, b = (build.input(name, a.shape, dtype) for name, a in (("x", x), ("g", scale), ("b", bias)))
+    made = ((v.layer_norm(eps=1e-5), 0), (v.layer_norm(g, eps=1e-5), 0), (v.layer_norm(g, b, eps=1e-5), 1), ((-v).layer_norm(g, b, eps=1e-12) * 2.0, 2),
+            (v.reverse(axes=(0, 1)).layer_norm(eps=1e-3), 0), (v[:, None].layer_norm(g, b, eps=1e-5), 1))
+    return build.finish(*(y for y, _ in made)), [x, scale, bias], [np.broadcast_to(bias * times, y.shape) for y, times in made]
+
+
+# whose variance is beyond f32, though not their sums and what their means leave
+LARGE = np.array([[3e38, -3e38, 0, 0, 0, 0, 0], [3e38, 0, -1.5e38, 0, -1.5e38, 0, 0], [1e30, 1.1e30, 1.2e30, 0, 1e30, 1e30, 1e30]], np.float32)
+
+
 # ---- order ---------------------------------------------------------------------------------------------------------
 def bits(shape: tuple[int, ...], dtype: Any) -> Array:
     """Any bits at all: NaNs of both signs, infinities, subnormals, zeros of both signs, extreme integers; and many ties."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernel_graphs import blocks, row_arrays, row_shapes
+from kernel_graphs import LARGE, blocks, norms_of_constant_rows, row_arrays, row_shapes
 from samples import ISAS, assert_close
 
 from rlxpy import Builder, CompileOptions, DType, compile, settings, sym
@@ -53,6 +53,30 @@ def test_fused_rows_are_their_chain(dtype: DType, width: int) -> None:
 def test_on_every_instruction_set(isa: str) -> None:
     with settings.override(isa=isa):
         check(compiled(DType.F32, 67, 2), DType.F32, 67, (2,))
+
+
+@pytest.mark.parametrize(("dtype", "width"), [(DType.F32, 1), *((d, 771) for d in FLOATS)], ids=str)
+def test_constant_rows_normalise_to_their_bias(dtype: DType, width: int) -> None:
+    graph, given, wants = norms_of_constant_rows(dtype, width)
+    f = compile(graph, device="cpu", options=CompileOptions(debug=True), wait=True)
+    for _ in range(2):
+        for got, want in zip(f(*given), wants, strict=True):
+            np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_norms_of_rows_far_from_zero_and_of_large_ones(isa: str) -> None:
+    """To f64's values within what the input's last place is of a deviation; and no mean or deviation that is finite is lost."""
+    rng = np.random.default_rng(3)
+    centres = np.array([[0], [1], [-15], [17], [1000], [3e4]])
+    given = (rng.normal(size=(6, 387)) + centres).astype(np.float32)
+    wide = given.astype(np.float64)
+    want = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + 1e-5)
+    b = Builder("far")
+    with settings.override(isa=isa):
+        f = compile(b.finish(b.input("x", (sym("B", 1, 9), sym("N", 1, 400))).layer_norm(eps=1e-5)), device="cpu", wait=True)
+    assert (np.abs(f(given) - want) < 1e-6 + np.spacing(np.abs(centres), dtype=np.float32)).all()
+    np.testing.assert_array_equal(f(LARGE), np.zeros_like(LARGE))
 
 
 def test_rows_too_long_to_be_kept() -> None:

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from gpu_device import WAVES, agree, gpu as gpu, running, simulation
-from kernel_graphs import RNG, bits, blocks, indexing, orders, row_arrays, row_shapes
+from kernel_graphs import LARGE, RNG, bits, blocks, indexing, norms_of_constant_rows, orders, row_arrays, row_shapes
 from samples import OPS, assert_same, cases, samples
 from sim_device import needs_clang
 
@@ -97,6 +97,16 @@ def test_softmax_and_norms_of_special_values_and_of_nothing(gpu: str) -> None:
         return [*(v.apply(op, (v,), {"axis": axis}) for v in (x, x.T) for op in ("softmax", "log_softmax") for axis in (0, 1)), x.layer_norm(eps=1e-5), x.T.rms_norm(eps=1e-5)]
 
     agree(gpu, make, [x], [x[:0]], [x[:1]], shapes=[(sym("N", 0, 80), 3)])
+
+
+def test_constant_rows_normalise_to_their_bias_and_large_ones_stay_finite(gpu: str) -> None:
+    dtype, width = ROWS[wave(gpu)]
+    graph, given, wants = norms_of_constant_rows(dtype, width)
+    f = compile(graph, device=gpu, options=DEBUG)
+    for _ in range(2):
+        for got, want in zip(f(*given), wants, strict=True):
+            np.testing.assert_array_equal(got, want)
+    agree(gpu, lambda x: x.layer_norm(eps=1e-5), [LARGE])
 
 
 # ---- order ---------------------------------------------------------------------------------------------------------

@@ -9,11 +9,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from kernel_graphs import LARGE, norms_of_constant_rows
 from numpy.testing import assert_allclose, assert_array_equal
 from samples import CLOSE, plain
 
 from rlxpy import Builder, CompileOptions, DType, Op, compile
 from rlxpy.errors import IndexOutOfRange, InputError
+from rlxpy.ir import functions as F
 from rlxpy.ir.dtypes import Array, dtype
 
 NAN, INF = np.nan, np.inf
@@ -210,6 +212,24 @@ def test_a_constant_row_has_no_variance() -> None:  # A05
         holds(lambda x, g, b: x.layer_norm(g, b, eps=1e-5), x, one, one * 0.25, equals=np.full(shape, 0.25))
         holds(lambda x, g, b: x.layer_norm(g, b, eps=1e-5), x, one, one * 0, equals=np.zeros(shape))
     holds(lambda x: x.rms_norm(eps=1e-6), np.zeros((2, 8), np.float32), equals=np.zeros((2, 8)))
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.BF16, DType.F64], ids=lambda d: d.text)
+@pytest.mark.parametrize("width", [1, 37, 771])
+def test_constant_rows_whose_sums_are_rounded_normalise_to_their_bias(dtype: DType, width: int) -> None:
+    graph, given, wants = norms_of_constant_rows(dtype, width)
+    for got, want in zip(compile(graph, device="reference")(*given), wants, strict=True):
+        assert_array_equal(got, want)
+
+
+def test_the_variance_of_a_constant_is_zero_and_large_rows_stay_finite() -> None:
+    x = np.repeat(f32(0.1, 1234.1, -100000.1)[:, None], 37, axis=1)
+    holds(lambda x: F.var(x, (1,)), x, equals=np.zeros(3))
+    holds(lambda x: F.var(x, (0, 1), keep=True), np.full((5, 7), 0.1), equals=[[0]])
+    large = np.concatenate((LARGE, f32(-1.1e38, -1.1e38, -1.1e38, 2e38, 2e38, 2e38, 0)[None]))  # no sum of it in order overflows, one of what its mean leaves does
+    b = Builder()
+    with np.errstate(over="ignore"):
+        assert_array_equal(compile(b.finish(b.input("x", large.shape).layer_norm(eps=1e-5)), device="reference")(large), np.zeros_like(large))
 
 
 def test_norms_by_the_formula() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from c_projects import SECONDS, STRICT, compiled, project, reason
+from kernel_graphs import LARGE, norms_of_constant_rows
 from random_graphs import random_graph
 from samples import OPS, Sample, assert_close, samples
 
@@ -129,6 +130,21 @@ def test_what_is_packed_is_what_the_quantiser_packs_bit_for_bit(tmp_path: Path) 
     for _ in range(2):
         for found, want in zip(run.run(*given), wants, strict=True):
             np.testing.assert_array_equal(found, want)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.F64], ids=lambda d: d.text)
+def test_lowered_norms_of_constant_rows_are_their_bias(dtype: DType, tmp_path: Path) -> None:
+    graph, given, wants = norms_of_constant_rows(dtype, 37)
+    for got, want in zip(project(graph, tmp_path).run(*given), wants, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+@needs_compiler
+def test_lowered_norms_of_large_rows_stay_finite(tmp_path: Path) -> None:
+    b = Builder("large")
+    (got,) = project(b.finish(b.input("x", LARGE.shape).layer_norm(eps=1e-5)), tmp_path).run(LARGE)
+    np.testing.assert_array_equal(got, np.zeros_like(LARGE))
 
 
 # ---- whole graphs

@@ -15,7 +15,7 @@ from rlxpy.ir.dims import Dim, Shape, product
 from rlxpy.ir.dtypes import DType
 from rlxpy.ir.layout import row_major
 from rlxpy.ir.row import Family
-from rlxpy.ir.shapes import axes_of, axis_of, reduced
+from rlxpy.ir.shapes import axis_of, reduced
 
 V = Any  # a Value (see ir/lowerings.py)
 Cells = dict[str, Any]  # the two columns, ready for a row
@@ -142,8 +142,7 @@ def _reduced_jvp(slope: Slope, dxs: Sequence[V], y: V, x: V, axes: tuple[int, ..
 
 
 def mean(y: V, x: V, axes: tuple[int, ...]) -> V | float:
-    n = product(x.shape[a] for a in axes_of(axes, len(x.shape)))
-    return 1.0 / max(n, 1) if isinstance(n, int) else 1.0 / F.size(x, n).cast(to=x.dtype)
+    return F.share(x, axes)
 
 
 def extreme(y: V, x: V, axes: tuple[int, ...]) -> V:

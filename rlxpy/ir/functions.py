@@ -6,10 +6,10 @@ from functools import wraps
 from typing import Any
 
 from rlxpy.errors import BuildError
-from rlxpy.ir.dims import Dim, Shape, as_shape
+from rlxpy.ir.dims import Dim, Shape, as_shape, product
 from rlxpy.ir.dtypes import DType
 from rlxpy.ir.place import placed
-from rlxpy.ir.shapes import axis_of, infer_one
+from rlxpy.ir.shapes import axes_of, axis_of, infer_one
 
 V = Any  # a Value (see ir/lowerings.py)
 
@@ -145,9 +145,21 @@ def roll(x: V, shift: int, axis: int) -> V:
 
 
 def var(x: V, axes: tuple[int, ...], keep: bool = False) -> V:
-    """Population variance in two passes, so that a constant gives exactly zero."""
-    d = x - x.mean(axes=axes, keep=True)
+    """Population variance, as the mean of squares of what the mean leaves: not below zero, and zero of a constant."""
+    d = centred(x, axes)
     return (d * d).mean(axes=axes, keep=keep)
+
+
+def centred(x: V, axes: tuple[int, ...]) -> V:
+    """x less its mean, which is freed of its sum's rounding by the mean of what it leaves: a constant becomes zeros."""
+    rough = x.mean(axes=axes, keep=True)
+    return x - (rough + ((x - rough) * share(x, axes)).sum(axes=axes, keep=True))
+
+
+def share(x: V, axes: tuple[int, ...]) -> V | float:
+    """One element's part in a mean over the axes."""
+    n = product(x.shape[a] for a in axes_of(axes, len(x.shape)))
+    return 1.0 / max(n, 1) if isinstance(n, int) else 1.0 / size(x, n).cast(to=x.dtype)
 
 
 def logsumexp(x: V, axes: tuple[int, ...]) -> V:

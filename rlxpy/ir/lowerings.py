@@ -62,7 +62,7 @@ def log_softmax(x: V, axis: int) -> V:
 
 @F.widened
 def layer_norm(x: V, *params: V, eps: float) -> V:
-    d = x - x.mean(axes=(-1,), keep=True)
+    d = F.centred(x, (-1,))
     y = d * ((d * d).mean(axes=(-1,), keep=True) + eps).rsqrt()
     return _affine(y, params)
 

@@ -258,8 +258,10 @@ def kv_append(cache: Array, new: Array, pos: Array, axis: int) -> Array:
 
 # ---- model blocks --------------------------------------------------------------------------------------------------
 def layer_norm(x: Array, *params: Array, eps: float) -> Array:
-    """Two passes, so no variance is below zero.  Ba et al. 2016, arXiv:1607.06450."""
-    d = x - _mean(x)
+    """The mean is freed of its sum's rounding by the mean of what it leaves, so a constant row becomes zeros; of what is left then, the
+    variance is a mean of squares, so not below zero.  Ba et al. 2016, arXiv:1607.06450."""
+    rough = _mean(x)
+    d = x - (rough + ((x - rough) / x.dtype.type(x.shape[-1])).sum(-1, keepdims=True))
     y = d / np.sqrt(_mean(d * d) + x.dtype.type(eps))
     return np.asarray(_affine(y, params))
 
